@@ -1,0 +1,72 @@
+# Everything a contributor types. Each target sets up what it needs and does not do it twice.
+#
+#   make run       the main job on real input, on whatever this machine has
+#   make test      the test suite (what CI runs after `make check`)
+#   make check     ruff, mypy, import-linter, generated files
+#   make test-all  the suite on every interpreter found: 3.11, 3.12, 3.13
+#   make bench     the figures, each beside its floor
+#   make docs      regenerates what is generated in docs/ and protocol/
+#   make lock      resolves requirements.lock anew
+
+VENV ?= .venv
+VERSION ?=
+BIN := $(VENV)/bin
+STAMPS := .cache/stamps
+PYTEST_ARGS ?=
+
+.PHONY: run test check test-all bench docs lock clean setup system
+
+setup: $(VENV)/.complete
+
+system: $(STAMPS)/system
+
+# The list of system packages decides whether they are looked at again.
+$(STAMPS)/system: scripts/system-packages
+	@mkdir -p $(STAMPS)
+	scripts/system-packages
+	@touch $@
+
+# --no-build-isolation: the build back end comes from the lock file, too.
+$(VENV)/.complete: requirements.lock pyproject.toml | $(STAMPS)/system
+	"$$(scripts/find-python $(VERSION) || { echo 'No Python 3.11 or newer was found.' >&2; exit 1; })" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: setup
+	$(BIN)/python scripts/run_demo.py
+
+test: setup
+	$(BIN)/python -m pytest -m "not soak and not vm" $(PYTEST_ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_schema.py --check
+	$(BIN)/python scripts/generate_diagrams.py --check
+
+test-all: setup
+	@set -e; for version in 3.11 3.12 3.13; do \
+		if ! scripts/find-python $$version >/dev/null; then echo "== Python $$version: not found, left out"; continue; fi; \
+		echo "== Python $$version"; \
+		$(MAKE) --no-print-directory test VENV=.venv-$$version VERSION=$$version; \
+	done
+
+bench: setup
+	$(BIN)/python tests/bench/relay.py
+	$(BIN)/python tests/bench/startup.py
+	$(BIN)/python tests/bench/speech.py
+
+docs: setup
+	$(BIN)/python scripts/generate_schema.py
+	$(BIN)/python scripts/generate_diagrams.py
+
+lock: setup
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements.lock
+
+clean:
+	rm -rf .venv .venv-* .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,274 @@
+"""`Plugin`: what an author declares, and `run()`, which serves it.
+
+Rules here: declaring does no I/O; everything declared is fixed when `run()` begins; names that the SDK serves itself
+(`protocol.hello`, `plugin.describe`, `plugin.health`, `action.capabilities`, `action.invoke`) cannot be declared.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args, overload
+
+from utter_protocol import ABI, PROTOCOL
+from utter_protocol.methods import (
+    ActionResult,
+    CapabilitiesResult,
+    DescribeResult,
+    HealthResult,
+    HelloResult,
+    Op,
+    PluginInfo,
+    PluginKind,
+    SideEffect,
+)
+from utter_sdk.handlers import Cancelled, Handler, encode_action
+from utter_sdk.requests import current
+from utter_sdk.stdio import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from utter_sdk.server import Server
+
+__all__ = ["Cancelled", "Plugin"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+A = TypeVar("A", bound="Callable[..., ActionResult | str | Coroutine[Any, Any, ActionResult | str]]")
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,63}")
+_BUILT_IN = ("protocol.hello", "plugin.describe", "plugin.health")
+_ACTIONS = ("action.capabilities", "action.invoke")
+DEFAULT_LANE = "blocking"
+
+
+class Plugin:
+    """A plugin (PROTOCOL.md, "The handshake").
+
+    Args:
+        name: the plugin id, `^[a-z0-9][a-z0-9._-]{1,63}$`, as in its manifest.
+        version: the plugin's own version.
+        kind: one of the protocol's kinds, for example "action" or "bundle".
+        provides: capabilities, `name@N`.
+        requires: capabilities that others must provide.
+        permissions: permission names.
+        streams: notifications that it sends, for `plugin.describe`.
+
+    Raises:
+        ValueError: `name` or `kind` is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str,
+        kind: PluginKind,
+        provides: Iterable[str] = (),
+        requires: Iterable[str] = (),
+        permissions: Iterable[str] = (),
+        streams: Iterable[str] = (),
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"a plugin's name must match ^{_NAME.pattern}$, not {name!r}")
+        if kind not in get_args(PluginKind):
+            raise ValueError(f"a plugin's kind is one of {', '.join(get_args(PluginKind))}, not {kind!r}")
+        self.hello = HelloResult(
+            protocol=PROTOCOL,
+            abi=ABI,
+            plugin=PluginInfo(name=name, version=version, kind=kind),
+            transport="stdio",
+            provides=list(provides),
+            requires=list(requires),
+            permissions=list(permissions),
+        )
+        self.methods: dict[str, Handler] = {}
+        self.notifications: dict[str, Handler] = {}
+        self.ops: dict[str, Handler] = {}
+        self.start_hooks: list[Handler] = []
+        self.current_health = HealthResult()
+        self._op_list: list[Op] = []
+        self._streams = list(streams)
+        self._server: Server | None = None
+
+    def method(self, name: str, *, blocking: bool | str = False) -> Callable[[F], F]:
+        """Serve a request with the decorated function.
+
+        The function takes nothing or the params, decoded into what its annotation says (a `msgspec.Struct`, or
+        `dict`); what it returns is encoded by msgspec, None as `{}`. It runs on the thread that reads frames, so it
+        must answer at once; with `blocking=True` on a worker thread that runs such requests one after the other
+        (`blocking="name"`: on that lane's own thread); an `async def` runs on one asyncio loop. What it raises is
+        answered: `RpcError` as it is, `Cancelled` as -32002, anything else as -32603.
+
+        Raises:
+            ValueError: the name is taken.
+            TypeError: the function's signature does not fit.
+        """
+
+        def declare(function: F) -> F:
+            if name in self.methods or name in _BUILT_IN or (name in _ACTIONS and self.ops):
+                raise ValueError(f"{name} is served already")
+            self.methods[name] = Handler(name, function, _lane(blocking))
+            return function
+
+        return declare
+
+    def notification(self, name: str) -> Callable[[F], F]:
+        """Take a notification with the decorated function.
+
+        The function runs before any frame that came later is looked at (an `async def` is started in order, and may
+        still run then). What it raises is logged.
+
+        Raises:
+            ValueError: the name is taken.
+            TypeError: the function's signature does not fit.
+        """
+
+        def declare(function: F) -> F:
+            if name in self.notifications or name == "$/cancel":
+                raise ValueError(f"{name} is taken already")
+            self.notifications[name] = Handler(name, function, None)
+            return function
+
+        return declare
+
+    def action(
+        self,
+        op: str,
+        *,
+        side_effect: SideEffect = "external",
+        needs_confirm: bool = False,
+        schema: dict[str, Any] | None = None,
+        description: str = "",
+        blocking: bool | str = False,
+    ) -> Callable[[A], A]:
+        """Serve an op of `action.invoke`, and list it in `action.capabilities`.
+
+        The function takes nothing or the op's `args` (`dict`, or a `msgspec.Struct`), which the runner has checked
+        against `schema`; it returns an `ActionResult`, or a sentence for the user, which means success.
+
+        Args:
+            op: the op's name; `action.invoke` finds it with or without the prefix `action.`.
+            side_effect: "none", "local", "external" or "destructive": how far the effect reaches.
+            needs_confirm: ask a person first (the runner may ask in any case).
+            schema: JSON Schema of `args`.
+            description: one sentence.
+            blocking: as in `method`.
+
+        Raises:
+            ValueError: the op, or a method `action.*`, is declared already.
+            TypeError: the function's signature does not fit.
+        """
+
+        def declare(function: A) -> A:
+            name = op.removeprefix("action.")
+            if name in self.ops:
+                raise ValueError(f"the op {name} is declared already")
+            if any(method in self.methods for method in _ACTIONS):
+                raise ValueError("declare either ops or the methods action.capabilities and action.invoke")
+            self.ops[name] = Handler(name, function, _lane(blocking), encode_action)
+            self._op_list.append(
+                Op(
+                    op=op,
+                    side_effect=side_effect,
+                    needs_confirm=needs_confirm,
+                    schema=schema,
+                    description=description,
+                )
+            )
+            return function
+
+        return declare
+
+    @overload
+    def on_start(self, function: F, /) -> F: ...
+    @overload
+    def on_start(self, /, *, blocking: bool | str = False) -> Callable[[F], F]: ...
+    def on_start(self, function: F | None = None, /, *, blocking: bool | str = False) -> F | Callable[[F], F]:
+        """Call the decorated function once, after the answer to `protocol.hello`, with the plugin's settings.
+
+        It takes nothing or the settings (`dict`, or a `msgspec.Struct`). With `blocking=True` it runs on that worker
+        lane, before the lane's first request; `plugin.health` is answered meanwhile. If it raises, the plugin is
+        "degraded", and every request except the handshake's is answered -32000, with the reason.
+
+        Raises:
+            TypeError: the function's signature does not fit.
+        """
+
+        def declare(function: F) -> F:
+            self.start_hooks.append(Handler("settings", function, _lane(blocking)))
+            return function
+
+        return declare if function is None else declare(function)
+
+    def notify(self, method: str, params: Any = None) -> None:
+        """Send a notification; from any thread, once `protocol.hello` was answered.
+
+        Args:
+            method: its name.
+            params: an object that msgspec encodes as a JSON object; None sends `{}`.
+
+        Raises:
+            RuntimeError: the plugin has not been greeted yet.
+            ValueError: it exceeds max_frame.
+        """
+        if self._server is None:
+            raise RuntimeError(f"notify({method!r}): the plugin is not running; call it from handlers or on_start")
+        self._server.notify(method, params)
+
+    def log(self, text: str) -> None:
+        """Write a line to stderr, which the runner logs under the plugin's id."""
+        log(text)
+
+    def health(self, status: Literal["ok", "degraded"], detail: str = "") -> None:
+        """Set what `plugin.health` answers from now on; `detail` is one sentence that says what to do.
+
+        A change is announced as `plugin.health_changed`, so that the runner need not wait for its next question.
+        """
+        changed = HealthResult(status=status, detail=detail)
+        announce = changed != self.current_health and self._server is not None and self._server.greeted
+        self.current_health = changed
+        if announce:
+            self.notify("plugin.health_changed", changed)
+
+    def cancelled(self) -> bool:
+        """Whether the caller gave up on the request that the calling handler works on. Then raise `Cancelled`."""
+        request = current.get()
+        return request is not None and request.cancelled
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the calling handler's request is cancelled, or the process is told to end.
+
+        It runs at once if that has happened, otherwise on the reading thread: it must be quick, such as `child.kill`.
+        Without effect in handlers that run inline, which nothing can cancel.
+        """
+        request = current.get()
+        if request is not None and self._server is not None:
+            self._server.requests.on_cancel(request, callback)
+
+    def describe(self) -> DescribeResult:
+        """Return the answer to `plugin.describe`."""
+        actions = _ACTIONS if self.ops else ()
+        return DescribeResult(methods=[*_BUILT_IN, *self.methods, *actions], streams=list(self._streams))
+
+    def capabilities(self) -> CapabilitiesResult:
+        """Return the answer to `action.capabilities`."""
+        return CapabilitiesResult(ops=list(self._op_list))
+
+    def run(self) -> NoReturn:
+        """Serve stdin and stdout until stdin ends or SIGTERM arrives; never returns.
+
+        Exit code 0 after either, whatever handlers are still doing; `on_cancel` callbacks are called first, `atexit`
+        functions are not. A handler that raises `SystemExit` ends the process with its code (125: do not restart).
+        Started by hand on a terminal it says what it is and exits with 2.
+        """
+        from utter_sdk.server import Server, refuse_terminal  # noqa: PLC0415 - those who only test or list do not serve
+
+        refuse_terminal(self)
+        self._server = Server(self)
+        self._server.run()
+
+
+def _lane(blocking: bool | str) -> str | None:
+    if isinstance(blocking, str):
+        return blocking
+    return DEFAULT_LANE if blocking else None

@@ -1,0 +1,327 @@
+"""Typed payloads of the methods that cross the wire (PROTOCOL.md, "Methods").
+
+Rules here: one Struct per params or result object; unknown fields are ignored on input (LSP's rule), so that a newer
+peer can be understood; every default is the one PROTOCOL.md states.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Provenance = Literal["user", "screen"]
+SideEffect = Literal["none", "local", "external", "destructive"]
+PluginKind = Literal[
+    "stt", "router", "knowledge", "llm", "perceive", "action", "input", "tts", "context", "ui", "bundle"
+]
+PermissionName = str
+
+
+class HelloParams(msgspec.Struct, kw_only=True):
+    """runner -> plugin `protocol.hello`. `settings` is the plugin's own table of the runner's config."""
+
+    protocol: str
+    abi: int
+    runner: str
+    epoch: int
+    settings: dict[str, Any] = {}
+
+
+class PluginInfo(msgspec.Struct, kw_only=True):
+    """Who a plugin says that it is."""
+
+    name: str
+    version: str
+    kind: str
+
+
+class HelloResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """plugin -> runner, the answer to `protocol.hello`."""
+
+    protocol: str
+    abi: int
+    plugin: PluginInfo
+    transport: str = "stdio"
+    provides: list[str] = []
+    requires: list[str] = []
+    permissions: list[str] = []
+
+
+class DescribeResult(msgspec.Struct, kw_only=True):
+    """Answer to `plugin.describe`."""
+
+    methods: list[str] = []
+    streams: list[str] = []
+
+
+class HealthResult(msgspec.Struct, kw_only=True):
+    """Answer to `plugin.health`."""
+
+    status: Literal["ok", "degraded"] = "ok"
+    detail: str = ""
+
+
+class PlanParams(msgspec.Struct, kw_only=True):
+    """`router.plan`."""
+
+    utterance: str
+    context: dict[str, Any] = {}
+
+
+class PlannedStep(msgspec.Struct, kw_only=True):
+    """One step of a plan. A step without provenance counts as `screen`: trust is stated, never assumed.
+
+    `arg_provenance` names arguments whose provenance differs from the step's. `confirm` can only add a confirmation.
+    """
+
+    op: str
+    args: dict[str, Any] = {}
+    provenance: Provenance = "screen"
+    arg_provenance: dict[str, Provenance] = {}
+    confirm: bool = False
+
+
+class PlanResult(msgspec.Struct, kw_only=True):
+    """Answer to `router.plan`. No steps means "not understood", and `detail` may say why in one sentence."""
+
+    steps: list[PlannedStep] = []
+    detail: str = ""
+    matched: str = ""
+    score: float | None = None
+
+
+class HintsResult(msgspec.Struct, kw_only=True):
+    """Answer to `router.hints {}`: phrases that the recogniser may bias on."""
+
+    phrases: list[str] = []
+
+
+class Op(msgspec.Struct, kw_only=True):
+    """One op of `action.capabilities`. `schema` is a JSON Schema for `args`, enforced by the runner."""
+
+    op: str
+    side_effect: SideEffect = "external"
+    needs_confirm: bool = False
+    schema: dict[str, Any] | None = None
+    description: str = ""
+
+
+class CapabilitiesResult(msgspec.Struct, kw_only=True):
+    """Answer to `action.capabilities {}`."""
+
+    ops: list[Op] = []
+
+
+class InvokeParams(msgspec.Struct, kw_only=True):
+    """`action.invoke`, as the plugin receives it: canonical arguments only."""
+
+    op: str
+    args: dict[str, Any] = {}
+    provenance: Provenance = "user"
+
+
+class ActionResult(msgspec.Struct, kw_only=True):
+    """Answer to `action.invoke`. `detail` is one sentence for the user; `data` whatever the op returns."""
+
+    ok: bool
+    detail: str = ""
+    data: dict[str, Any] = {}
+
+
+class Candidate(msgspec.Struct, kw_only=True):
+    """A thing that may be picked by id under screen provenance. `value` becomes the argument."""
+
+    id: str
+    value: Any
+    label: str = ""
+
+
+class CatalogResult(msgspec.Struct, kw_only=True):
+    """Answer to `knowledge.catalog {}`."""
+
+    candidates: list[Candidate] = []
+
+
+class AudioFormat(msgspec.Struct, kw_only=True, frozen=True):
+    """PCM format. Always little-endian float32, interleaved; the runner feeds 16 kHz mono."""
+
+    encoding: Literal["f32le"] = "f32le"
+    rate: int = 16_000
+    channels: int = 1
+
+
+class SttStartParams(msgspec.Struct, kw_only=True):
+    """`stt.start`: a session opens. `hints` are phrases that are likely to be said."""
+
+    session: str
+    format: AudioFormat = AudioFormat()
+    hints: list[str] = []
+    language: str = "en"
+
+
+class SttFeedParams(msgspec.Struct, kw_only=True):
+    """`stt.feed`, a notification: the next frames. `seq` counts from 0; `data_b64` holds whole frames."""
+
+    session: str
+    seq: int
+    data_b64: str
+
+
+class SttSession(msgspec.Struct, kw_only=True):
+    """`stt.finish` and `stt.cancel`."""
+
+    session: str
+
+
+class Transcript(msgspec.Struct, kw_only=True):
+    """Answer to `stt.finish`. Empty text means that nothing was said. Durations are milliseconds."""
+
+    text: str
+    confidence: float | None = None
+    audio_ms: int | None = None
+
+
+class SpeakParams(msgspec.Struct, kw_only=True):
+    """`tts.speak`."""
+
+    text: str
+    voice: str = ""
+
+
+class ConfirmParams(msgspec.Struct, kw_only=True):
+    """runner -> client `host.confirm`. `text` is what a person must read; `digest` the hash of the canonical step."""
+
+    id: str
+    text: str
+    op: str
+    args: dict[str, Any]
+    provenance: Provenance
+    digest: str
+    timeout_ms: int
+
+
+class ConfirmResult(msgspec.Struct, kw_only=True):
+    """Answer to `host.confirm`."""
+
+    approved: bool = False
+
+
+class AuthParams(msgspec.Struct, kw_only=True):
+    """`runner.auth`."""
+
+    token: str
+
+
+class CommandParams(msgspec.Struct, kw_only=True):
+    """`runner.command`."""
+
+    utterance: str
+    provenance: Provenance = "user"
+    context: dict[str, Any] = {}
+    timeout_ms: int | None = None
+
+
+class WireError(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A JSON-RPC error object."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class StepResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of one step. `decision` is allow, confirm or deny; `args` the canonical arguments."""
+
+    op: str
+    ok: bool
+    detail: str
+    error: WireError | None = None
+    args: dict[str, Any] = {}
+    decision: str = ""
+    data: dict[str, Any] = {}
+
+
+class CommandResult(msgspec.Struct, kw_only=True):
+    """Answer to `runner.command`. `latency_ms` has the keys router, policy, confirm, action (those that happened)."""
+
+    results: list[StepResult]
+    understood: bool = True
+    detail: str = ""
+    latency_ms: dict[str, float] = {}
+
+
+class ListenParams(msgspec.Struct, kw_only=True):
+    """`runner.listen`: one spoken session from a recording, exactly as if it had come from the microphone.
+
+    `wav_b64` is a whole WAV file (PCM 16/24/32 bit or float, any rate, mono or stereo, at most 60 s).
+    """
+
+    wav_b64: str
+    timeout_ms: int | None = None
+
+
+class SessionReport(msgspec.Struct, kw_only=True):
+    """What one spoken session did: answer to `runner.listen`, and the `session` event's last state.
+
+    `outcome`: done, failed, not_understood, nothing_heard, blocked, cancelled, tap, unavailable.
+    `latency_ms`: capture (key up to the last audio frame), stt, router, policy, confirm, action, total.
+    """
+
+    session: str
+    outcome: str
+    heard: str = ""
+    results: list[StepResult] = []
+    detail: str = ""
+    latency_ms: dict[str, float] = {}
+
+
+class RunnerInvokeParams(msgspec.Struct, kw_only=True):
+    """`runner.invoke`. `params` is forwarded unparsed unless the method has side effects."""
+
+    plugin: str
+    method: str
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    timeout_ms: int | None = None
+
+
+class ValidateParams(msgspec.Struct, kw_only=True):
+    """`runner.validate_plugin`."""
+
+    plugin: str
+
+
+class SubscribeParams(msgspec.Struct, kw_only=True):
+    """`stream.subscribe`."""
+
+    method: str
+    params: dict[str, Any] = {}
+    mode: Literal["lossy", "reliable"] | None = None
+
+
+class SubscribeResult(msgspec.Struct, kw_only=True):
+    """Answer to `stream.subscribe`."""
+
+    stream_id: str
+    mode: Literal["lossy", "reliable"]
+
+
+class StreamAckParams(msgspec.Struct, kw_only=True):
+    """`stream.ack`."""
+
+    stream_id: str
+    seq: int
+
+
+class StreamStopParams(msgspec.Struct, kw_only=True):
+    """`stream.stop`."""
+
+    stream_id: str
+
+
+class StreamData(msgspec.Struct, kw_only=True):
+    """A notification `<method> {stream_id, seq, data}`."""
+
+    stream_id: str
+    seq: int
+    data: Any

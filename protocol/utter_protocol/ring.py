@@ -1,0 +1,165 @@
+"""Layout of the shared audio ring (PROTOCOL.md, "The audio ring"): one writer, many readers, one memfd.
+
+Rules here: pure functions over bytes; who maps, seals and wakes lives in `utter_runner.dataplane.ring`. Every integer
+is little-endian and naturally aligned.
+
+Header, 128 bytes:
+
+    offset  type    field
+         0  8 bytes magic            b"UTTRRING"
+         8  u32     version          1
+        12  u32     header_size      128, the offset of the first frame slot
+        16  u32     format           1 = IEEE float32, little-endian, channels interleaved
+        20  u32     rate             frames per second
+        24  u32     channels
+        28  u32     frame_size       bytes per frame: 4 * channels
+        32  u64     capacity         frame slots
+        40  24 bytes zero
+        64  u64     claimed          frames that the writer has begun to write
+        72  u64     position         frames that are written, counted from 0 and never going back
+        80  u64     generation       counts the openings of the audio source, from 0
+        88  40 bytes zero
+
+Frame n lies in slot n % capacity, at byte header_size + slot * frame_size; a range may wrap once.
+
+The writer stores `claimed`, then the frames, then `position`, each visible before the next. When the audio source is
+opened again it counts `generation` up before it writes: time has passed between the frames before and after.
+
+A reader that wants frames [start, start + count):
+  1. loads `position` (acquire): start + count must not lie beyond it;
+  2. copies the frames;
+  3. loads `claimed` (after the copy): if start < claimed - capacity, the writer was at those slots, the copy is
+     worthless, and the reader has been overrun. It goes on at claimed - capacity, better a little later.
+A reader that cannot load 64 bits at once (pread into a buffer, say) reads a field until two readings agree. A reader
+checks F_GET_SEALS for F_SEAL_SHRINK before it maps, so that the mapping cannot be cut short under it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+MAGIC = b"UTTRRING"
+VERSION = 1
+HEADER_SIZE = 128
+FORMAT_F32LE = 1
+SAMPLE_SIZE = 4
+
+MAX_RATE = 768_000
+MAX_CHANNELS = 32
+
+COUNTERS_OFFSET = 64
+COUNTERS_END = 88
+# Indices into the header's counters, seen as an array of u64.
+CLAIMED, POSITION, GENERATION = range(3)
+
+_HEADER = struct.Struct("<8s6IQ")
+
+
+class RingError(ValueError):
+    """A ring that cannot be used; the message names the header's field and what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayout:
+    """What is fixed for a ring's life.
+
+    Args:
+        rate: frames per second, 1 to `MAX_RATE`.
+        channels: samples per frame, 1 to `MAX_CHANNELS`.
+        capacity: frame slots, at least 1.
+
+    Raises:
+        RingError: a value is out of its bounds.
+    """
+
+    rate: int
+    channels: int
+    capacity: int
+
+    def __post_init__(self) -> None:
+        _check_bound("rate", self.rate, MAX_RATE)
+        _check_bound("channels", self.channels, MAX_CHANNELS)
+        # Positions are 64-bit and the file's size must be one too.
+        _check_bound("capacity", self.capacity, 2**40)
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes per frame."""
+        return SAMPLE_SIZE * self.channels
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole ring, header included."""
+        return HEADER_SIZE + self.capacity * self.frame_size
+
+
+def pack_header(layout: RingLayout) -> bytes:
+    """The header of an empty ring, `HEADER_SIZE` bytes, all counters 0."""
+    fixed = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        HEADER_SIZE,
+        FORMAT_F32LE,
+        layout.rate,
+        layout.channels,
+        layout.frame_size,
+        layout.capacity,
+    )
+    return fixed.ljust(HEADER_SIZE, b"\0")
+
+
+def parse_header(header: bytes | memoryview, size: int) -> RingLayout:
+    """Reads and checks the fixed fields.
+
+    Args:
+        header: the first `HEADER_SIZE` bytes of the ring, or more.
+        size: bytes of the whole ring, as fstat tells it.
+
+    Raises:
+        RingError: not a ring, another version, or fields that contradict each other or the size.
+    """
+    if len(header) < HEADER_SIZE:
+        raise RingError(f"the ring's header has {len(header)} bytes; it needs {HEADER_SIZE}")
+    magic, version, header_size, audio_format, rate, channels, frame_size, capacity = _HEADER.unpack_from(header)
+    if magic != MAGIC:
+        raise RingError(f"magic is {magic!r}, not {MAGIC!r}: this is not an audio ring")
+    for name, value, expected in (
+        ("version", version, VERSION),
+        ("header_size", header_size, HEADER_SIZE),
+        ("format", audio_format, FORMAT_F32LE),
+    ):
+        if value != expected:
+            raise RingError(f"{name} is {value}; this reader knows {expected} only")
+    layout = RingLayout(rate=rate, channels=channels, capacity=capacity)
+    if frame_size != layout.frame_size:
+        raise RingError(f"frame_size is {frame_size}; {channels} float32 channels take {layout.frame_size} bytes")
+    if size < layout.size:
+        raise RingError(f"capacity is {capacity} frames, for which {layout.size} bytes are needed; the ring has {size}")
+    return layout
+
+
+def oldest_frame(claimed: int, capacity: int) -> int:
+    """The first frame that the writer has not begun to overwrite."""
+    return max(0, claimed - capacity)
+
+
+def spans(layout: RingLayout, start: int, count: int) -> list[tuple[int, int]]:
+    """Where the frames [start, start + count) lie: at most two pairs (byte offset, byte length), in order.
+
+    Raises:
+        ValueError: start or count is negative, or count is more than the ring holds.
+    """
+    if start < 0 or not 0 <= count <= layout.capacity:
+        raise ValueError(
+            f"start {start} and count {count} are no range; start is at least 0, count 0 to {layout.capacity}"
+        )
+    slot = start % layout.capacity
+    first = min(count, layout.capacity - slot)
+    pieces = [(slot, first), (0, count - first)]
+    return [(HEADER_SIZE + at * layout.frame_size, frames * layout.frame_size) for at, frames in pieces if frames]
+
+
+def _check_bound(name: str, value: int, highest: int) -> None:
+    if not 1 <= value <= highest:
+        raise RingError(f"{name} is {value}; it must be 1 to {highest}")

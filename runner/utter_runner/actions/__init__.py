@@ -1,0 +1,1 @@
+"""The only way to an action: decide, confirm, decide again, invoke."""

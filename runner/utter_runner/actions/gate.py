@@ -1,0 +1,320 @@
+"""The gate that every action passes, whoever asked for it.
+
+Rules here: nothing else in the runner sends `action.invoke`; what a plugin receives are the canonical arguments of a
+decision, never the proposed ones; after a confirmation the step is judged again and must come out the same, for the
+same epoch of the same plugin. Allowed steps pass without a task of their own. Who submits a step is told its end
+exactly once, and no callback's exception reaches another step.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import encode
+from utter_runner.confirm.confirmer import Question
+from utter_runner.policy import Allow, Confirm, Deny, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from msgspec import Raw
+
+    from utter_protocol.messages import RequestId
+    from utter_protocol.methods import PlannedStep
+    from utter_runner.confirm.confirmer import Confirmer
+    from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
+    from utter_runner.rpc.peer import OnReply
+    from utter_runner.supervision.instance import Instance
+    from utter_runner.supervision.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+GatePhase = Literal["confirming", "acting"]
+
+
+class Submission:
+    """A step on its way through the gate, filled in by the gate alone.
+
+    `cancel` withdraws it: a pending question is denied, a running op cancelled.
+    """
+
+    __slots__ = ("cancelled", "epoch", "instance", "request", "scope")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.scope: trio.CancelScope | None = None
+        self.instance: Instance | None = None
+        self.epoch = 0
+        self.request: RequestId | None = None
+
+    def cancel(self) -> None:
+        """Withdraw the step; its `on_reply` gets -32002 unless it has ended."""
+        self.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+        # Every epoch numbers its requests anew: a late cancellation must not meet somebody else's.
+        if self.instance is not None and self.request is not None and self.instance.epoch == self.epoch:
+            self.instance.cancel(self.request)
+
+
+class ActionGate:
+    """Judges steps and runs those that may run.
+
+    Args:
+        supervisor: knows the plugins.
+        ops: the table of ops.
+        rules: what the user configured.
+        candidates: what may be picked under `screen`.
+        confirmer: asks a person.
+        emit: told of every decision.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        *,
+        ops: OpRegistry,
+        rules: PolicyRules,
+        candidates: CandidateStore,
+        confirmer: Confirmer,
+        emit: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._supervisor = supervisor
+        self._ops = ops
+        self._rules = rules
+        self._candidates = candidates
+        self._confirmer = confirmer
+        self._emit = emit
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the tasks of steps that wait for a confirmation."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    def explain(self, step: PlannedStep, origin: Origin) -> Decision:
+        """Return the decision about a step, from the same function that `submit` acts on."""
+        return decide(step, origin, self._ops, self._rules, self._candidates, now=trio.current_time())
+
+    def submit(
+        self,
+        step: PlannedStep,
+        origin: Origin,
+        on_reply: OnReply,
+        *,
+        timeout: float,
+        on_phase: Callable[[GatePhase], None] | None = None,
+        on_decision: Callable[[Decision], None] | None = None,
+    ) -> Submission:
+        """Judge a step and run it if it may run.
+
+        Args:
+            step: what is proposed.
+            origin: what the runner knows about where it came from.
+            on_reply: called exactly once with the plugin's ActionResult as JSON, or an error.
+            timeout: seconds for the plugin to answer; a confirmation has its own.
+            on_phase: told when a person is asked and when the plugin is.
+            on_decision: told what was decided.
+        """
+        submission = Submission()
+        reply = partial(_harmless, on_reply)
+        decision = self.explain(step, origin)
+        self._tell(decision, origin.session)
+        if on_decision is not None:
+            _harmless(on_decision, decision)
+        if isinstance(decision, Deny):
+            reply(None, denial(decision))
+        elif isinstance(decision, Allow):
+            self._invoke(submission, decision, reply, timeout=timeout, on_phase=on_phase)
+        elif self._nursery is None:
+            reply(None, RpcError(ErrorCode.NOT_PERMITTED, "the runner is not ready to ask for a confirmation"))
+        else:
+            submission.scope = trio.CancelScope()
+            ask = partial(
+                self._ask,
+                submission.scope,
+                decision,
+                judge_again=partial(self.explain, step, origin),
+                epoch=self._epoch(decision.plugin),
+                session=origin.session,
+                on_phase=on_phase,
+            )
+            invoke = partial(self._invoke, submission, decision, reply, timeout=timeout, on_phase=on_phase)
+            self._nursery.start_soon(self._confirm, submission, reply, ask, invoke)
+        return submission
+
+    @staticmethod
+    async def _confirm(
+        submission: Submission,
+        reply: OnReply,
+        ask: Callable[[], Awaitable[RpcError | None]],
+        invoke: Callable[[], None],
+    ) -> None:
+        error: RpcError | None = _cancelled()
+        try:
+            error = await ask()
+        except Exception as caught:
+            logger.exception("a confirmation failed")
+            error = RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(caught).__name__}")
+        except BaseException:
+            # The runner stops; whoever submitted the step is told even so.
+            reply(None, error)
+            raise
+        submission.scope = None
+        if submission.cancelled:
+            error = _cancelled()
+        if error is None:
+            invoke()
+        else:
+            reply(None, error)
+
+    async def _ask(
+        self,
+        scope: trio.CancelScope,
+        decision: Confirm,
+        *,
+        judge_again: Callable[[], Decision],
+        epoch: int | None,
+        session: str,
+        on_phase: Callable[[GatePhase], None] | None,
+    ) -> RpcError | None:
+        """Return why the step may not run, or None."""
+        question = Question(
+            text=decision.text,
+            op=decision.op,
+            args=decision.args,
+            provenance=decision.provenance,
+            digest=decision.digest,
+            session=session,
+        )
+        with scope:
+            if on_phase is not None:
+                _harmless(on_phase, "confirming")
+            verdict = await self._confirmer.ask(question)
+            if not verdict.approved:
+                return _not_confirmed(decision, verdict.why)
+            return self._changed_meanwhile(decision, judge_again(), epoch)
+        return _cancelled()
+
+    def _changed_meanwhile(self, decision: Confirm, again: Decision, epoch: int | None) -> RpcError | None:
+        if isinstance(again, Deny):
+            return denial(again)
+        if again != decision or self._epoch(decision.plugin) != epoch:
+            return _not_confirmed(decision, "it changed while it was being confirmed")
+        return None
+
+    def _epoch(self, plugin: str) -> int | None:
+        try:
+            return self._supervisor.get(plugin).epoch
+        except RpcError:
+            return None
+
+    def _invoke(
+        self,
+        submission: Submission,
+        decision: Allow | Confirm,
+        reply: OnReply,
+        *,
+        timeout: float,
+        on_phase: Callable[[GatePhase], None] | None,
+    ) -> None:
+        try:
+            instance = self._supervisor.get(decision.plugin)
+        except RpcError as error:
+            reply(None, error)
+            return
+        if on_phase is not None:
+            _harmless(on_phase, "acting")
+            if submission.cancelled:
+                reply(None, _cancelled())
+                return
+        params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
+        submission.instance = instance
+        submission.epoch = instance.epoch
+        submission.request = instance.request("action.invoke", params, reply, timeout=timeout)
+
+    async def run_step(
+        self,
+        step: PlannedStep,
+        origin: Origin,
+        *,
+        timeout: float,
+        on_phase: Callable[[GatePhase], None] | None = None,
+        on_decision: Callable[[Decision], None] | None = None,
+    ) -> Raw:
+        """Submit a step and wait; cancelling the wait withdraws it. Raises RpcError."""
+        # What was cancelled a moment ago must not reach a plugin.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        done = trio.Event()
+        outcome: list[tuple[Raw | None, RpcError | None]] = []
+
+        def on_reply(result: Raw | None, error: RpcError | None) -> None:
+            outcome.append((result, error))
+            done.set()
+
+        submission = self.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision)
+        try:
+            await done.wait()
+        except trio.Cancelled:
+            submission.cancel()
+            raise
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result if result is not None else msgspec.Raw(b"null")
+
+    def _tell(self, decision: Decision, session: str) -> None:
+        _harmless(
+            self._emit,
+            {
+                "event": "decision",
+                "session": session,
+                "op": decision.op,
+                "decision": decision_name(decision),
+                "rule": decision.rule,
+                "detail": decision.detail,
+                "args": {} if isinstance(decision, Deny) else decision.args,
+            },
+        )
+
+
+def decision_name(decision: Decision) -> str:
+    """Return allow, confirm or deny."""
+    if isinstance(decision, Deny):
+        return "deny"
+    return "confirm" if isinstance(decision, Confirm) else "allow"
+
+
+def denial(decision: Deny) -> RpcError:
+    """Return a denial as the error that the asker gets."""
+    return RpcError(decision.code, decision.detail, decision.data)
+
+
+def _not_confirmed(decision: Confirm, why: str) -> RpcError:
+    return RpcError(
+        ErrorCode.NOT_PERMITTED,
+        f"{decision.op} was not confirmed: {why}",
+        {"op": decision.op, "rule": decision.rule, "confirmed": False},
+    )
+
+
+def _cancelled() -> RpcError:
+    return RpcError(ErrorCode.CANCELLED, "the step was cancelled")
+
+
+def _harmless(callback: Callable[..., object], *args: object) -> None:
+    """Call somebody who is told something; what they raise is theirs."""
+    try:
+        callback(*args)
+    except Exception:
+        logger.exception("a callback of a step failed")

@@ -1,0 +1,272 @@
+"""The command line: commands, options, help.
+
+Rules here: a command's body is a few lines that call the other modules and return an `Exit`; help is plain text, so
+that it reads the same in a pipe and on a narrow terminal.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from utter_runner.cli import ptt as ptt_command
+from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
+from utter_runner.cli.exits import Exit, of_command, of_explanation
+from utter_runner.cli.guard import guard, say
+from utter_runner.cli.text import document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from utter_sdk.client import Client
+
+# The runner bounds each step (60 s at most) and each confirmation; this bounds a runner that says nothing at all.
+COMMAND_TIMEOUT_S = 240.0
+
+_EXITS = (
+    "Exit codes: 0 done; 1 the action failed or was not understood; 2 wrong usage; 3 blocked by policy or not "
+    "confirmed; 4 the runner or a plugin is unavailable."
+)
+_P = ParamSpec("_P")
+
+Socket = Annotated[
+    str | None,
+    typer.Option("--socket", envvar="UTTER_SOCKET", metavar="PATH", help="The runner's socket."),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file", envvar="UTTER_TOKEN_FILE", metavar="PATH", help="A file with the token of the runner."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Provenance(StrEnum):
+    """Where an utterance or arguments come from."""
+
+    USER = "user"
+    SCREEN = "screen"
+
+
+Origin = Annotated[Provenance, typer.Option("--provenance", help="Where it comes from; screen is not trusted.")]
+
+app = typer.Typer(
+    name="utter",
+    help="Talk to utter-runner: give it a sentence or a recording, see what it does.",
+    epilog=_EXITS,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+policy = typer.Typer(help="Ask what the policy decides.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(policy, name="policy")
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line through typer and return the exit code."""
+    try:
+        typer.main.get_command(app).main(arguments, prog_name="utter")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.DONE
+    return Exit.DONE
+
+
+def _guarded(body: Callable[_P, Exit]) -> Callable[_P, None]:
+    """A typer command out of a function that returns an `Exit` and has an option `as_json`."""
+
+    @wraps(body)
+    def command(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        raise typer.Exit(guard(lambda: body(*args, **kwargs), as_json=bool(kwargs["as_json"])))
+
+    return command
+
+
+def _fetch(method: str, target: Target) -> dict[str, Any]:
+    with target.connect() as client:
+        return dict(client.call(method, {}, CALL_TIMEOUT_S))
+
+
+@app.command("say")
+@_guarded
+def say_sentence(
+    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="What you would have said.")],
+    provenance: Origin = Provenance.USER,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Give the runner a sentence as if it had been spoken.
+
+    Before something consequential the runner asks, and this command asks you. There is no option that answers yes: a
+    confirmation is for a person. Where stdin or stderr is no terminal, what needs a confirmation is not done.
+    """
+    with Target(socket, token_file).connect() as client:
+        result = _command(client, sentence, provenance)
+    if as_json:
+        print(document(result))
+        return of_command(result)
+    from utter_runner.cli.render import console, print_results  # noqa: PLC0415 - rich only for people
+
+    print_results(console(), result.get("results", ()), result.get("latency_ms", {}))
+    if not result.get("results") or not result.get("understood", True):
+        say(str(result.get("detail") or "The sentence was not understood."))
+    return of_command(result)
+
+
+def _command(client: Client, sentence: str, provenance: Provenance) -> dict[str, Any]:
+    from utter_runner.cli.ask import serve_confirm  # noqa: PLC0415 - only commands that act need it
+    from utter_runner.cli.busy import Busy  # noqa: PLC0415 - see above
+
+    with Busy("Working") as busy:
+        serve_confirm(client, busy)
+        params = {"utterance": sentence, "provenance": provenance.value}
+        return dict(client.call("runner.command", params, COMMAND_TIMEOUT_S))
+
+
+@app.command()
+@_guarded
+def listen(
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="WAV", help="A recording instead of the microphone.")
+    ] = None,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Speak a command and watch what happens.
+
+    Without --file it holds the key for you until you press Enter. With --json it prints one event per line, the last
+    one being the report; with --file only the report.
+    """
+    from utter_runner.cli.listen import from_file, live, read_wav  # noqa: PLC0415 - only this command needs it
+
+    data = None if file is None else read_wav(file)
+    with Target(socket, token_file).connect() as client:
+        if file is None or data is None:
+            return live(client, as_json=as_json)
+        return from_file(client, file, data, as_json=as_json)
+
+
+@app.command()
+@_guarded
+def ptt(
+    action: Annotated[
+        ptt_command.Action, typer.Argument(metavar="press|release|toggle|cancel", help="What the key does.")
+    ],
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Press or release the push-to-talk key; for key bindings of the compositor."""
+    return ptt_command.Command(action, socket, token_file, as_json).run()
+
+
+@app.command()
+@_guarded
+def status(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """Show what the runner is doing, and what is wrong with it."""
+    answer = _fetch("runner.status", Target(socket, token_file))
+    if as_json:
+        print(document(answer))
+    else:
+        from utter_runner.cli.render import console, print_status  # noqa: PLC0415 - rich only for people
+
+        print_status(console(), answer)
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def plugins(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """List the plugins and how they are."""
+    answer = _fetch("runner.plugins", Target(socket, token_file))
+    if as_json:
+        print(document(answer))
+    else:
+        from utter_runner.cli.render import console, print_plugins  # noqa: PLC0415 - rich only for people
+
+        print_plugins(console(), answer.get("plugins", ()))
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def events(
+    count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="End after N events.")] = None,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Print what happens in the runner, one line for each event; the first one is the whole state."""
+    from utter_runner.cli.lines import event_line  # noqa: PLC0415 - only this command needs it
+
+    with Target(socket, token_file).connect() as client, client.subscribe("runner.events") as stream:
+        for number, event in enumerate(stream, 1):
+            print(document(event) if as_json else event_line(event), flush=True)
+            if number == count:
+                break
+    return Exit.DONE
+
+
+@policy.command()
+@_guarded
+def explain(
+    op: Annotated[str, typer.Argument(metavar="OP", help="Such as open_url.")],
+    args: Annotated[str, typer.Argument(metavar="JSON", help="""Such as '{"url": "https://example.org"}'.""")] = "{}",
+    *,
+    provenance: Origin = Provenance.USER,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Say what the policy would decide about an action, and why; nothing is done. Exit code 3: it would be denied."""
+    import json  # noqa: PLC0415 - only this command needs it
+
+    try:
+        decoded = json.loads(args)
+    except ValueError as error:
+        raise UsageError(f"The arguments are not JSON: {error}.") from None
+    if not isinstance(decoded, dict):
+        raise UsageError('The arguments must be a JSON object, such as {"url": "https://example.org"}.')
+    with Target(socket, token_file).connect() as client:
+        params = {"op": op, "args": decoded, "provenance": provenance.value}
+        answer = dict(client.call("policy.explain", params, CALL_TIMEOUT_S))
+    if as_json:
+        print(document(answer))
+    else:
+        from utter_runner.cli.render import console, print_explanation  # noqa: PLC0415 - rich only for people
+
+        print_explanation(console(), answer)
+    return of_explanation(answer)
+
+
+@app.command()
+@_guarded
+def version(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """Print the version of this command, and of the runner if one is running."""
+    from importlib.metadata import version as installed  # noqa: PLC0415 - 20 ms that only this command pays
+
+    from utter_protocol import ABI, PROTOCOL  # noqa: PLC0415 - see above
+    from utter_sdk.client import RunnerUnavailable  # noqa: PLC0415 - see above
+
+    own = {"utter": installed("utter-runner"), "protocol": PROTOCOL, "abi": ABI}
+    try:
+        found = _fetch("runner.status", Target(socket, token_file))
+    except RunnerUnavailable:
+        runner = None
+    else:
+        runner = {key: found.get(key) for key in ("version", "protocol", "abi")}
+    if as_json:
+        print(document({**own, "runner": runner}))
+        return Exit.DONE
+    print(f"utter {own['utter']} (protocol {PROTOCOL}, abi {ABI})")
+    if runner is None:
+        print("no runner is running")
+    else:
+        print(f"utter-runner {runner['version']} (protocol {runner['protocol']}, abi {runner['abi']})")
+    return Exit.DONE

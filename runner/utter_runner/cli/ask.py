@@ -1,0 +1,90 @@
+"""Asking the person at the terminal whether an action may happen (`host.confirm`).
+
+Rules here: only a person can confirm, so there is no option that answers for one, and nothing is asked where stdin or
+stderr is no terminal; what was typed before the question was shown does not count; no answer is "no".
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+from utter_runner.cli.text import harmless_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from utter_runner.cli.busy import Busy
+    from utter_sdk.client import Client
+
+_DEFAULT_TIMEOUT_MS = 30_000
+_LINE_BYTES = 4096
+
+
+def serve_confirm(client: Client, busy: Busy | None = None) -> None:
+    """Answer `host.confirm` on `client` by asking at the terminal; without one the client refuses with -32601."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    stdin = sys.stdin.fileno()
+
+    def confirm(params: dict[str, Any]) -> dict[str, bool]:
+        if busy is None:
+            return {"approved": ask(params, stdin, client.fileno(), client.withdrawn)}
+        with busy.paused():
+            return {"approved": ask(params, stdin, client.fileno(), client.withdrawn)}
+
+    client.on_request("host.confirm", confirm)
+
+
+def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable[[], bool]) -> bool:
+    """Show the question and wait for a line.
+
+    Args:
+        params: ConfirmParams.
+        stdin: the terminal's descriptor.
+        connection: the client's, to see that the question was answered elsewhere.
+        withdrawn: says so.
+
+    Returns:
+        True for "y" or "yes"; False for anything else, the end of input, a question that was withdrawn, and when the
+        time is over.
+    """
+    timeout_ms = int(params.get("timeout_ms", _DEFAULT_TIMEOUT_MS))
+    deadline = time.monotonic() + timeout_ms / 1000
+    _show("The runner asks before it acts:")
+    for line in harmless_lines(params.get("text", "")):
+        _show(f"  {line}")
+    termios.tcflush(stdin, termios.TCIFLUSH)
+    _show(f"Do it? No answer within {timeout_ms / 1000:g} s means no. [y/N] ", end="")
+    try:
+        answer = _wait(stdin, connection, withdrawn, deadline)
+    except BaseException:
+        _show("")
+        raise
+    if isinstance(answer, bytes):
+        return answer.strip().lower() in {b"y", b"yes"}
+    _show(answer)
+    return False
+
+
+def _wait(stdin: int, connection: int, withdrawn: Callable[[], bool], deadline: float) -> bytes | str:
+    """The line that was typed, or why there is none."""
+    poll = select.poll()
+    poll.register(stdin, select.POLLIN)
+    poll.register(connection, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        ready = {fd for fd, _ in poll.poll(left * 1000)}
+        if stdin in ready:
+            # Past sys.stdin, whose buffer would hide from poll what it has taken.
+            return os.read(stdin, _LINE_BYTES)
+        if connection in ready and withdrawn():
+            return "\nThe question was answered elsewhere, or is over."
+    return "\nNo answer: not done."
+
+
+def _show(text: str, end: str = "\n") -> None:
+    print(text, end=end, file=sys.stderr, flush=True)

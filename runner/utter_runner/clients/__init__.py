@@ -1,0 +1,1 @@
+"""The unix socket: who may connect, and the client API."""

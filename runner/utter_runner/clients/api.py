@@ -1,0 +1,387 @@
+"""The client API: one table from method to function (PROTOCOL.md, "The client API").
+
+Rules here: a method that can answer at once is a plain function; only those that must wait get a task, which `$/cancel`
+and the end of the connection cancel. `runner.invoke` forwards params and result unparsed, except for methods with side
+effects: those go through the gate or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from utter_protocol import ABI, PROTOCOL
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import (
+    CommandParams,
+    ListenParams,
+    PlannedStep,
+    Provenance,
+    RunnerInvokeParams,
+    SessionReport,
+    StreamAckParams,
+    StreamStopParams,
+    SubscribeParams,
+    SubscribeResult,
+    ValidateParams,
+)
+from utter_runner.actions.gate import decision_name
+from utter_runner.clients.events import EVENTS, EventBus
+from utter_runner.policy import Deny, Origin
+from utter_runner.rpc.peer import TIMEOUT_CAP
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from utter_protocol.capabilities import Registry
+    from utter_protocol.messages import RequestId
+    from utter_runner.actions.commands import Commands
+    from utter_runner.actions.gate import ActionGate
+    from utter_runner.rpc.peer import Peer
+    from utter_runner.supervision.instance import Instance
+    from utter_runner.supervision.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
+_GATED = "action.invoke"
+_FORBIDDEN_PREFIXES = ("protocol.", "input.", "$/")
+
+
+class Voice(Protocol):
+    """What the API needs of the spoken session."""
+
+    def press(self) -> dict[str, Any]:
+        """The key went down."""
+
+    def release(self) -> dict[str, Any]:
+        """The key went up."""
+
+    def toggle(self) -> dict[str, Any]:
+        """Start listening, or stop."""
+
+    def cancel(self) -> bool:
+        """Give the session up; whether there was one."""
+
+    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+        """One session from f32le 16 kHz mono audio."""
+
+
+class _GatedParams(msgspec.Struct, kw_only=True):
+    op: str
+    args: dict[str, Any] = {}
+    provenance: Provenance | None = None
+    arg_provenance: dict[str, Provenance] = {}
+
+
+class _ExplainParams(msgspec.Struct, kw_only=True):
+    op: str
+    args: dict[str, Any] = {}
+    provenance: Provenance = "user"
+
+
+# How msgspec begins to say that a field is not there; the path that it names is that of the object around it.
+_MISSING = "Object missing required field `"
+
+_decode_invoke = msgspec.json.Decoder(RunnerInvokeParams).decode
+_decode_gated = msgspec.json.Decoder(_GatedParams).decode
+
+
+class ClientApi:
+    """Answers authenticated clients.
+
+    Args:
+        supervisor: the plugins.
+        registry: the capability registry.
+        gate: the way to actions.
+        commands: the way from text to actions.
+        voice: the spoken session.
+        events: the event bus.
+        status: returns what `runner.status` answers.
+        wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
+        timeout: seconds, where a request names none.
+    """
+
+    def __init__(
+        self,
+        *,
+        supervisor: Supervisor,
+        registry: Registry,
+        gate: ActionGate,
+        commands: Commands,
+        voice: Voice,
+        events: EventBus,
+        status: Callable[[], dict[str, Any]],
+        wav_to_pcm: Callable[[bytes], bytes],
+        timeout: float,
+    ) -> None:
+        self._supervisor = supervisor
+        self._registry = registry
+        self._gate = gate
+        self._commands = commands
+        self._voice = voice
+        self._events = events
+        self._status = status
+        self._wav_to_pcm = wav_to_pcm
+        self._timeout = timeout
+        self._nursery: trio.Nursery | None = None
+        self._sessions = 0
+        self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
+            "runner.invoke": self._invoke,
+            "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
+            "runner.plugins": self._plugins,
+            "runner.validate_plugin": self._validate,
+            "policy.explain": self._explain,
+            "ptt.press": self._ptt(voice.press),
+            "ptt.release": self._ptt(voice.release),
+            "ptt.toggle": self._ptt(voice.toggle),
+            "ptt.cancel": self._ptt(lambda: {"cancelled": voice.cancel()}),
+            "stream.subscribe": self._subscribe,
+            "stream.ack": self._ack,
+            "stream.stop": self._stop,
+        }
+        self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
+            "runner.command": self._command,
+            "runner.listen": self._listen,
+        }
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the tasks of methods that wait."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
+        """Answer one request, now or later. Raises RpcError."""
+        at_once = self._at_once.get(method)
+        if at_once is not None:
+            at_once(peer, request_id, params)
+            return
+        waiting = self._waiting.get(method)
+        if waiting is None:
+            raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
+        if self._nursery is None:
+            raise RpcError(ErrorCode.NOT_PERMITTED, "the runner is stopping", {"method": method})
+        scope = trio.CancelScope()
+        peer.on_cancel(request_id, scope.cancel)
+        self._nursery.start_soon(self._run_task, scope, peer, request_id, partial(waiting, params))
+
+    def forget(self, peer: Peer) -> None:
+        """A connection is gone."""
+        self._events.forget(peer)
+
+    async def _run_task(
+        self, scope: trio.CancelScope, peer: Peer, request_id: RequestId, work: Callable[[], Awaitable[object]]
+    ) -> None:
+        error = RpcError(ErrorCode.CANCELLED, "the request was cancelled")
+        with scope:
+            try:
+                peer.reply_object(request_id, await work())
+            except RpcError as caught:
+                error = caught
+            except Exception as caught:
+                logger.exception("a client's request failed")
+                error = RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(caught).__name__}")
+            else:
+                return
+        peer.reply_error(request_id, error)
+
+    # ---- forwarding
+
+    def _invoke(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = _decode(_decode_invoke, raw)
+        instance = self._supervisor.get(params.plugin)
+        timeout = self._seconds(params.timeout_ms)
+        if bytes(memoryview(params.params)[:1]) not in (b"{", b"["):
+            raise RpcError(
+                ErrorCode.INVALID_PARAMS, "params must be an object or an array, as in JSON-RPC", {"field": "params"}
+            )
+        if params.method == _GATED:
+            self._invoke_gated(peer, request_id, instance, params.params, timeout)
+            return
+        if params.method.startswith(_FORBIDDEN_PREFIXES):
+            raise RpcError(
+                ErrorCode.NOT_PERMITTED,
+                f"{params.method} cannot be called through runner.invoke",
+                {"method": params.method},
+            )
+        sent = instance.request(params.method, params.params, partial(_relay, peer, request_id), timeout=timeout)
+        if sent is not None:
+            peer.on_cancel(request_id, partial(instance.cancel, sent))
+
+    def _invoke_gated(self, peer: Peer, request_id: RequestId, instance: Instance, raw: Raw, timeout: float) -> None:
+        params = _decode(_decode_gated, raw)
+        if params.provenance is None:
+            raise RpcError(
+                ErrorCode.NOT_PERMITTED,
+                'action.invoke needs "provenance" in its params: "user" or "screen"',
+                {"field": "provenance"},
+            )
+        step = PlannedStep(
+            op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
+        )
+        origin = Origin(provenance=params.provenance, plugin=instance.id)
+        submission = self._gate.submit(step, origin, partial(_relay, peer, request_id), timeout=timeout)
+        peer.on_cancel(request_id, submission.cancel)
+
+    def _seconds(self, timeout_ms: int | None) -> float:
+        if timeout_ms is None:
+            return self._timeout
+        if timeout_ms <= 0:
+            raise RpcError(
+                ErrorCode.INVALID_PARAMS,
+                "timeout_ms must be greater than 0",
+                {"field": "timeout_ms", "value": timeout_ms},
+            )
+        return min(timeout_ms / 1000, TIMEOUT_CAP)
+
+    # ---- looking
+
+    def _plugins(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
+        peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
+
+    def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        instance = self._supervisor.get(_decode_params(raw, ValidateParams).plugin)
+        handshake = instance.handshake
+        declared = (*instance.provides, *instance.requires)
+        findings = self._registry.classify(declared)
+        missing = self._supervisor.missing(instance)
+        permissions = handshake.permissions if handshake else instance.spec.permissions
+        peer.reply_object(
+            request_id,
+            {
+                "ok": handshake is not None and not missing and instance.running,
+                "negotiated": (
+                    {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi}
+                    if handshake
+                    else {"protocol": PROTOCOL, "abi": ABI}
+                ),
+                "status": instance.status,
+                "detail": instance.detail,
+                "unknown_capabilities": [*findings.unknown, *findings.malformed],
+                "missing_requires": missing,
+                "deprecations": list(findings.deprecated),
+                "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
+                # Plugins run with the user's rights: nothing is enforced, and the answer says so.
+                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],
+            },
+        )
+
+    def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = _decode_params(raw, _ExplainParams)
+        step = PlannedStep(op=params.op, args=params.args, provenance=params.provenance)
+        decision = self._gate.explain(step, Origin(provenance=params.provenance))
+        peer.reply_object(
+            request_id,
+            {
+                "op": decision.op,
+                "decision": decision_name(decision),
+                "rule": decision.rule,
+                "detail": decision.detail,
+                "args": {} if isinstance(decision, Deny) else decision.args,
+            },
+        )
+
+    # ---- doing
+
+    async def _command(self, raw: Raw) -> object:
+        params = _decode_params(raw, CommandParams)
+        self._sessions += 1
+        return await self._commands.command(
+            params.utterance,
+            session=f"command-{os.getpid()}-{self._sessions}",
+            provenance=params.provenance,
+            context=params.context,
+            timeout=self._seconds(params.timeout_ms),
+        )
+
+    async def _listen(self, raw: Raw) -> object:
+        params = _decode_params(raw, ListenParams)
+        timeout = self._seconds(params.timeout_ms)
+        try:
+            pcm = await trio.to_thread.run_sync(self._audio_of, params.wav_b64)
+        except binascii.Error as error:
+            raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
+        except ValueError as error:
+            raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
+        return await self._voice.listen_wav(pcm, timeout)
+
+    def _audio_of(self, wav_b64: str) -> bytes:
+        """Decode on a thread: a minute of audio takes the loop's time for too long."""
+        return self._wav_to_pcm(base64.b64decode(wav_b64, validate=True))
+
+    @staticmethod
+    def _ptt(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+        def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
+            peer.reply_object(request_id, act())
+
+        return answer
+
+    # ---- streams
+
+    def _subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = _decode_params(raw, SubscribeParams)
+        if params.method != EVENTS:
+            raise RpcError(
+                ErrorCode.METHOD_NOT_FOUND, f"there is no stream {params.method!r}", {"method": params.method}
+            )
+        stream = self._events.subscribe(peer, params.mode or "lossy")
+        peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
+        self._events.begin(stream)
+
+    def _ack(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        self.acknowledge(peer, raw)
+        peer.reply_object(request_id, {})
+
+    def acknowledge(self, peer: Peer, raw: Raw) -> None:
+        """`stream.ack`, as a request or as a notification."""
+        params = _decode_params(raw, StreamAckParams)
+        self._events.acknowledge(peer, params.stream_id, params.seq)
+
+    def _stop(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        self._events.stop(peer, _decode_params(raw, StreamStopParams).stream_id)
+        peer.reply_object(request_id, {})
+
+
+def _relay(peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None) -> None:
+    if error is not None:
+        peer.reply_error(request_id, error)
+    else:
+        peer.reply(request_id, result if result is not None else b"null")
+
+
+def _decode(decoder: Callable[[Raw], T], raw: Raw) -> T:
+    try:
+        return decoder(raw)
+    except msgspec.ValidationError as error:
+        raise invalid_params(error) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RpcError(ErrorCode.PARSE_ERROR, f"params are not JSON that can be read: {error}") from None
+
+
+def _decode_params(raw: Raw, type_: type[T]) -> T:
+    return _decode(msgspec.json.Decoder(type_).decode, raw)
+
+
+def invalid_params(error: msgspec.ValidationError) -> RpcError:
+    """Return a decoding error as -32602; `data.field` is the field's path, empty for the params as a whole."""
+    text = str(error)
+    what, _, path = text.partition(" - at `$")
+    field = path.rstrip("`").removeprefix(".")
+    if what.startswith(_MISSING):
+        missing = what.removeprefix(_MISSING).rstrip("`")
+        field = f"{field}.{missing}" if field else missing
+    return RpcError(ErrorCode.INVALID_PARAMS, f"invalid params: {text}", {"field": field})

@@ -1,0 +1,273 @@
+"""From a TOML file to a `Config`, or to a list of everything that is wrong with it.
+
+Rules here: every problem of a file is reported at once, each with file and line; nothing is guessed, corrected or
+ignored. `load_config` reads the file; everything else is a function of its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import inspect
+
+from utter_protocol.toml_lines import line_of
+
+from .describe import expected, got
+from .schema import FORBIDDEN_SCHEMES, Config, PluginConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_BYTES = 2**20
+# Whoever has more to mend than this begins with these.
+MAX_PROBLEMS = 50
+
+_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_ITEM = re.compile(r"at `\$\[(\d+)\]")
+_NOT_IN_FILE = frozenset({"path", "warnings"})
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used.
+
+    Attributes:
+        problems: every problem, as "FILE:LINE: what and why".
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def load_config(path: str | Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read, is no TOML, or has keys or values that it may not have.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([f"{path}: The configuration cannot be read: {error.strerror}."]) from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError([f"{path}: The configuration is longer than {MAX_BYTES} bytes."])
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{path}:{line}: The configuration is not UTF-8."]) from None
+    config = parse_config(text, path)
+    if config.socket is not None and config.socket.token is not None and mode & (stat.S_IRGRP | stat.S_IROTH):
+        warning = f"{path} holds the socket's token and can be read by other users: run chmod 600 {path}"
+        config = msgspec.structs.replace(config, warnings=(*config.warnings, warning))
+    return config
+
+
+def parse_config(text: str, path: str | Path = "config.toml") -> Config:
+    """Check a configuration's text.
+
+    Args:
+        text: TOML.
+        path: where it came from, for messages; relative paths inside count from its directory.
+
+    Raises:
+        ConfigError: as for `load_config`.
+    """
+    path = Path(path)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_syntax_error(str(error), text, path)]) from None
+    except RecursionError:
+        raise ConfigError([f"{path}: The configuration is nested too deeply."]) from None
+    return _Reading(raw, text, path).config()
+
+
+def _syntax_error(message: str, text: str, path: Path) -> str:
+    place = _TOML_PLACE.search(message)
+    what = message[: place.start()] if place else message
+    if place is None or place[1] is None:
+        return f"{path}:{text.count(chr(10)) + 1}: The file ends too early: {what}."
+    return f"{path}:{place[1]}: Not TOML at column {place[2]}: {what}."
+
+
+class _Reading:
+    """One text on its way to a Config."""
+
+    def __init__(self, raw: dict[str, Any], text: str, path: Path) -> None:
+        self._raw = raw
+        self._path = path
+        self._base = path.absolute().parent
+        self._text = text
+        self._problems: list[tuple[tuple[str | int, ...], str]] = []
+        self._tables = {name: kind for name, kind in _sections().items() if name != "plugin"}
+
+    def config(self) -> Config:
+        sections: dict[str, Any] = {}
+        for name, value in self._raw.items():
+            if name == "plugin":
+                sections[name] = self._plugins(value)
+            elif name not in self._tables:
+                self._unknown((), name)
+            elif not isinstance(value, dict):
+                self._problem((name,), f"[{name}] must be a table, not {got(value, secret=True)}.")
+            else:
+                sections[name] = self._table(self._tables[name], value, (name,), f"[{name}]")
+        # What could be read is checked together even if something else could not, so that nothing is found later.
+        config = Config(path=str(self._path), **{name: value for name, value in sections.items() if value is not None})
+        self._check_together(config)
+        if self._problems:
+            raise ConfigError(self._placed())
+        return config
+
+    def _problem(self, where: tuple[str | int, ...], text: str) -> None:
+        self._problems.append((where, text))
+
+    def _placed(self) -> list[str]:
+        """The problems in the order of their lines, which cost a pass over the text each."""
+        placed = sorted((line_of(self._text, where), text) for where, text in self._problems[:MAX_PROBLEMS])
+        shown = [f"{self._path}:{line}: {text}" for line, text in placed]
+        more = len(self._problems) - len(placed)
+        return [*shown, f"{self._path}: There are {more} more problems."] if more else shown
+
+    def _plugins(self, value: Any) -> list[PluginConfig]:
+        if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
+            self._problem(("plugin",), "Plugins are written as tables with the header [[plugin]], in two brackets.")
+            return []
+        seen: dict[str, int] = {}
+        plugins: list[PluginConfig] = []
+        for at, table in enumerate(value):
+            name = table.get("id")
+            named = isinstance(name, str)
+            plugin = self._table(PluginConfig, table, ("plugin", at), f"[[plugin]] {name!r}" if named else "[[plugin]]")
+            if named and seen.setdefault(name, at) != at:
+                line = line_of(self._text, ("plugin", seen[name]))
+                text = f"[[plugin]] {name!r} is already configured in line {line}; ids are unique."
+                self._problem(("plugin", at, "id"), text)
+            if plugin is not None:
+                plugins.append(plugin)
+        return plugins
+
+    def _table(
+        self, kind: type[msgspec.Struct], table: dict[str, Any], where: tuple[str | int, ...], shown: str
+    ) -> Any:
+        """Read one table; None if anything in it is wrong."""
+        before = len(self._problems)
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in fields:
+                self._unknown(where, key, shown, fields)
+                continue
+            try:
+                values[key] = self._absolute(fields[key].type, msgspec.convert(value, fields[key].type))
+            except msgspec.ValidationError as error:
+                self._mistyped((*where, key), shown, value, fields[key].type, str(error))
+            except RuntimeError as error:  # from expanduser
+                self._problem((*where, key), f"{shown} {key} begins with a ~ that stands for no directory: {error}")
+        for key, field in fields.items():
+            if field.required and key not in table:
+                self._problem(where, f"{shown} needs the key '{key}': {expected(inspect.type_info(field.type))}.")
+        return kind(**values) if len(self._problems) == before else None
+
+    def _unknown(
+        self, where: tuple[str | int, ...], key: str, shown: str = "", known: Iterable[str] | None = None
+    ) -> None:
+        from difflib import get_close_matches  # noqa: PLC0415 - only a wrong file needs it
+
+        names = list(known if known is not None else (*self._tables, "plugin"))
+        what = f"{shown} has no key {key!r}" if shown else f"There is no section or key {key!r} at the top level"
+        near = get_close_matches(key, names, 1)
+        homes = [name for name, kind in _sections().items() if key in kind.__struct_fields__]
+        if homes and (not near or not shown):
+            what += f"; it belongs to {_header(homes[0])}."
+        elif near:
+            what += f"; did you mean {repr(near[0]) if shown else _header(near[0])}?"
+        else:
+            what += f". Known are: {', '.join(names)}."
+        self._problem((*where, key), what)
+
+    def _mistyped(self, where: tuple[str | int, ...], shown: str, value: Any, kind: Any, error: str) -> None:
+        key = str(where[-1])
+        secret = key in {"token", "env", "settings"}
+        item = _ITEM.search(error)
+        if item is not None:
+            at = int(item[1])
+            where = (*where, at)
+            found = f", but entry {at + 1} is {got(value[at], secret=secret)}"
+        elif key == "env" and isinstance(value, dict):
+            found = ", with names of environment variables as keys and texts as values"
+        else:
+            found = f", not {got(value, secret=secret)}"
+        self._problem(where, f"{shown} {key} must be {expected(inspect.type_info(kind))}{found}.")
+
+    def _absolute(self, kind: Any, value: Any) -> Any:
+        """The value, with the paths in it made absolute if the field holds paths."""
+        if isinstance(value, str):
+            return str(self._base / Path(value).expanduser()) if _holds_paths(inspect.type_info(kind)) else value
+        if isinstance(value, list) and value and _holds_paths(inspect.type_info(kind)):
+            return [str(self._base / Path(item).expanduser()) for item in value]
+        return value
+
+    def _check_together(self, config: Config) -> None:
+        """What no single key can be wrong about."""
+        runner, policy, keys = config.runner, config.policy, config.hotkeys
+        if runner.max_queued_bytes < runner.max_frame:
+            self._problem(
+                ("runner", "max_queued_bytes" if "max_queued_bytes" in self._raw["runner"] else "max_frame"),
+                f"[runner] max_queued_bytes ({runner.max_queued_bytes}) must not be less than max_frame "
+                f"({runner.max_frame}), because the largest frame could never be sent.",
+            )
+        for scheme in sorted(FORBIDDEN_SCHEMES.intersection(policy.url_schemes)):
+            self._problem(
+                ("policy", "url_schemes"),
+                f"[policy] url_schemes names '{scheme}', which can never be opened: it runs code or reads local files.",
+            )
+        for op in sorted({*map(_bare, policy.enabled_ops)} & {*map(_bare, policy.disabled_ops)}):
+            self._problem(("policy", "disabled_ops"), f"[policy] enabled_ops and disabled_ops both name '{op}'.")
+        if config.audio.source == "wav" and config.audio.wav_path is None:
+            self._problem(("audio", "source"), "[audio] source = \"wav\" needs the key 'wav_path'.")
+        chords = [("push_to_talk", keys.push_to_talk), ("toggle", keys.toggle), ("cancel", keys.cancel)]
+        for at, (name, chord) in enumerate(chords):
+            for other, same in chords[:at]:
+                if chord and chord.casefold() == same.casefold():
+                    self._problem(("hotkeys", name), f"[hotkeys] {name} and {other} are the same key, {chord!r}.")
+
+
+def _sections() -> dict[str, type[msgspec.Struct]]:
+    """Every section's Struct by name."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    for field in msgspec.structs.fields(Config):
+        kind = inspect.type_info(field.type)
+        if isinstance(kind, inspect.ListType):
+            kind = kind.item_type
+        if isinstance(kind, inspect.UnionType):
+            kind = next(part for part in kind.types if isinstance(part, inspect.StructType))
+        if isinstance(kind, inspect.StructType):
+            found[field.name] = kind.cls
+    return found
+
+
+def _holds_paths(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.Metadata):
+        return bool((kind.extra or {}).get("path"))
+    if isinstance(kind, inspect.ListType):
+        return _holds_paths(kind.item_type)
+    return isinstance(kind, inspect.UnionType) and any(map(_holds_paths, kind.types))
+
+
+def _header(section: str) -> str:
+    return "[[plugin]]" if section == "plugin" else f"[{section}]"
+
+
+def _bare(op: str) -> str:
+    return op.removeprefix("action.")

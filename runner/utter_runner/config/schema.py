@@ -1,0 +1,193 @@
+"""The configuration file's sections, keys, defaults and bounds.
+
+Rules here: one Struct per table, one field per key, every bound in the field's `Meta`, so that reading and error
+messages both come from this page. Durations say their unit in the key; sizes are bytes. All Structs are frozen.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from utter_protocol.methods import PluginKind  # noqa: TC001 - the Struct below needs it to read a file
+
+MIB = 2**20
+
+# Schemes that open nothing whatever is configured. The policy, which may not read this page, has the same list.
+# fmt: off
+FORBIDDEN_SCHEMES = frozenset({
+    "about", "blob", "chrome", "chrome-extension", "data", "file", "filesystem", "jar", "javascript", "livescript",
+    "mk", "moz-extension", "ms-its", "res", "resource", "vbscript", "view-source", "wyciwyg",
+})
+# fmt: on
+
+Milliseconds = Annotated[int, Meta(ge=1, le=60_000)]
+Text = Annotated[str, Meta(min_length=1)]
+# A leading ~ is the home directory; a relative path counts from the configuration file's directory.
+FilePath = Annotated[str, Meta(min_length=1, description="a path", extra={"path": True})]
+PluginId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9._-]{1,63}\Z",
+        description="a plugin's id (2 to 64 of the characters a-z 0-9 . _ -, the first a letter or digit)",
+    ),
+]
+OpName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z",
+        description="the name of an op (1 to 64 of the characters a-z 0-9 _ . -)",
+    ),
+]
+UrlScheme = Annotated[
+    str,
+    Meta(pattern=r"^[a-z][a-z0-9+.-]{0,31}\Z", description="the name of a URL scheme in lower case, without the colon"),
+]
+Language = Annotated[
+    str, Meta(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*\Z", description='a language tag such as "en" or "pt-BR"')
+]
+EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable")]
+Token = Annotated[str, Meta(min_length=16, description="a secret text of at least 16 characters")]
+
+
+class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[runner]`: the daemon itself and its bounds."""
+
+    socket_path: FilePath | None = None
+    """The clients' socket; None is $XDG_RUNTIME_DIR/utter/runner.sock."""
+    plugin_dirs: list[FilePath] = []
+    """Directories that hold plugin packages, besides the shipped ones."""
+    rpc_timeout_ms: Milliseconds = 30_000
+    confirm_timeout_ms: Milliseconds = 30_000
+    handshake_timeout_ms: Milliseconds = 10_000
+    health_interval_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 30_000
+    health_timeout_ms: Milliseconds = 5_000
+    handle_root: FilePath | None = None
+    """Where blobs are kept; None is $XDG_RUNTIME_DIR/utter/handles."""
+    handle_ttl: Annotated[int, Meta(ge=1, le=604_800)] = 3_600
+    """Seconds that an unused handle lives."""
+    lossy_queue: Annotated[int, Meta(ge=1, le=65_536)] = 256
+    credit_window: Annotated[int, Meta(ge=1, le=65_536)] = 64
+    max_frame: Annotated[int, Meta(ge=64 * 1024, le=256 * MIB)] = 16 * MIB
+    max_in_flight: Annotated[int, Meta(ge=1, le=65_536)] = 1_024
+    max_queued_bytes: Annotated[int, Meta(ge=64 * 1024, le=1_024 * MIB)] = 32 * MIB
+    max_clients: Annotated[int, Meta(ge=1, le=4_096)] = 64
+
+
+class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[socket]`: who may connect. With the section absent the same user may; with an empty one nobody may."""
+
+    allow_binaries: list[FilePath] = []
+    allow_same_uid: bool = False
+    token: Token | None = None
+
+    def __repr__(self) -> str:
+        shown = "None" if self.token is None else "'...'"
+        same_uid = self.allow_same_uid
+        return f"SocketConfig(allow_binaries={self.allow_binaries!r}, allow_same_uid={same_uid!r}, token={shown})"
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[security]`: whether plugins run inside a sandbox."""
+
+    enforce: bool = False
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[policy]`: which ops run, and which ask."""
+
+    enabled_ops: list[OpName] = []
+    disabled_ops: list[OpName] = []
+    confirm_ops: list[OpName] = []
+    url_schemes: list[UrlScheme] = msgspec.field(default_factory=lambda: ["http", "https", "mailto"])
+
+
+class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One `[[plugin]]`. None means "as the manifest says"; lists are united with the manifest's and the handshake's."""
+
+    id: PluginId
+    enabled: bool = True
+    manifest: FilePath | None = None
+    """Path of an utter-plugin.toml; None is the package of that id that ships or lies in `plugin_dirs`."""
+    kind: PluginKind | None = None
+    runtime: Literal["subprocess", "wasm", "native"] | None = None
+    transport: Literal["stdio", "connect", "listen"] | None = None
+    entrypoint: Annotated[list[Text], Meta(min_length=1)] | None = None
+    provides: list[Text] = []
+    requires: list[Text] = []
+    permissions: list[Text] = []
+    restart: Literal["always", "on-failure", "never"] = "always"
+    cwd: FilePath | None = None
+    env: dict[EnvName, str] = {}
+    pass_env: list[EnvName] = []
+    read_paths: list[FilePath] = []
+    write_paths: list[FilePath] = []
+    settings: dict[str, Any] = {}
+
+
+class AudioConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[audio]`: where sound comes from and where cues go."""
+
+    source: Literal["sounddevice", "pw-record", "wav", "none"] = "sounddevice"
+    device: Text | None = None
+    """Name of the capture device; None is the system's default source."""
+    capture: Literal["always", "on-demand"] = "always"
+    ring_seconds: Annotated[int, Meta(ge=5, le=600)] = 75
+    wav_path: FilePath | None = None
+    cues: bool = True
+    output_device: Text | None = None
+
+
+class HotkeysConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[hotkeys]`: chords such as "KEY_RIGHTCTRL" or "LEFTMETA+SPACE"; an empty one is off."""
+
+    enabled: bool = True
+    push_to_talk: str = "KEY_RIGHTCTRL"
+    toggle: str = ""
+    cancel: str = "KEY_ESC"
+    devices: list[Text] = []
+    """Only these devices (name or /dev/input path); empty is every keyboard."""
+    ignore_devices: list[Text] = []
+
+
+class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[voice]`: the spoken session."""
+
+    language: Language = "en"
+    pre_roll_ms: Annotated[int, Meta(ge=0, le=2_000)] = 300
+    post_roll_ms: Annotated[int, Meta(ge=0, le=2_000)] = 200
+    tap_ms: Annotated[int, Meta(ge=0, le=1_000)] = 150
+    tap: Literal["ignore", "toggle"] = "ignore"
+    max_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 60_000
+    stall_ms: Annotated[int, Meta(ge=100, le=60_000)] = 500
+    zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[log]`: how much is logged, and whether what was said and shown is."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    content: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole configuration, checked. `Config()` is what an empty file means.
+
+    Attributes:
+        path: the file that it was read from; no key of the file.
+        warnings: sentences for the user about what is allowed but unwise; no key of the file.
+    """
+
+    runner: RunnerConfig = RunnerConfig()
+    socket: SocketConfig | None = None
+    security: SecurityConfig = SecurityConfig()
+    policy: PolicyConfig = PolicyConfig()
+    plugin: list[PluginConfig] = []
+    audio: AudioConfig = AudioConfig()
+    hotkeys: HotkeysConfig = HotkeysConfig()
+    voice: VoiceConfig = VoiceConfig()
+    log: LogConfig = LogConfig()
+    path: str = ""
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Asking a person before something consequential happens."""

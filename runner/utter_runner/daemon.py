@@ -1,0 +1,360 @@
+"""The composition root: builds the rooms and ties them together.
+
+Rules here: nothing but this file knows all rooms; stopping is the reverse of starting and always completes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+
+from utter_protocol import ABI, PROTOCOL
+from utter_protocol.capabilities import load_registry
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult
+from utter_runner import __version__
+from utter_runner.actions.commands import Commands
+from utter_runner.actions.gate import ActionGate
+from utter_runner.clients.api import ClientApi
+from utter_runner.clients.auth import Admission
+from utter_runner.clients.events import EventBus
+from utter_runner.clients.server import ClientServer
+from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.host.callbacks import HostCallbacks
+from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
+from utter_runner.rpc.deadlines import Deadlines
+from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.reactor import Reactor
+from utter_runner.supervision.dialect import UtterDialect, decode_answer
+from utter_runner.supervision.spec import Timing
+from utter_runner.supervision.supervisor import Supervisor
+from utter_runner.voice.build import Voice, VoiceError, build_voice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from msgspec import Raw
+
+    from utter_runner.clients.endpoint import Endpoint
+    from utter_runner.config import Config
+    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.supervision.instance import Instance
+    from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.spec import PluginSpec
+
+logger = logging.getLogger("utter_runner")
+
+_PREPARE_SECONDS = 10.0
+_STOP = (signal.SIGTERM, signal.SIGINT)
+# How long a command waits for a router that is being restarted.
+_ROUTER_WAIT = 10.0
+
+
+class Daemon:
+    """Everything that runs; see `serve`.
+
+    Raises:
+        VoiceError: a hotkey or an audio setting is wrong.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        endpoint: Endpoint,
+        *,
+        specs: Sequence[PluginSpec],
+        launched: Mapping[str, Launched],
+        problems: Sequence[str],
+    ) -> None:
+        self._config = config
+        self._endpoint = endpoint
+        self._started = time.monotonic()
+        self._state = "starting"
+        self._warnings: list[str] = []
+        self._hints: dict[str, list[str]] = {}
+        for problem in problems:
+            self._warn(problem)
+        self._build(environ, specs, launched)
+
+    def _build(self, environ: Mapping[str, str], specs: Sequence[PluginSpec], launched: Mapping[str, Launched]) -> None:
+        config, runner = self._config, self._config.runner
+        timeout = runner.rpc_timeout_ms / 1000
+        limits = Limits(
+            max_frame=runner.max_frame, max_in_flight=runner.max_in_flight, max_queued_bytes=runner.max_queued_bytes
+        )
+        self._reactor = Reactor()
+        self._deadlines = Deadlines()
+        self._registry = load_registry()
+        self._ops = OpRegistry()
+        self._candidates = CandidateStore()
+        self._events = EventBus(self.status, queue=runner.lossy_queue, window=runner.credit_window)
+        host = HostCallbacks()
+        host.listen("router.hints_changed", self._hints_changed)
+        host.listen("stt.partial", self._partial)
+        host.listen("plugin.health_changed", self._health_changed)
+        self._supervisor = Supervisor(
+            specs,
+            reactor=self._reactor,
+            deadlines=self._deadlines,
+            registry=self._registry,
+            dialect=UtterDialect(f"utter-runner {__version__}"),
+            timing=Timing(
+                handshake=runner.handshake_timeout_ms / 1000,
+                health_interval=runner.health_interval_ms / 1000,
+                health_timeout=runner.health_timeout_ms / 1000,
+            ),
+            limits=limits,
+            environ=environ,
+            requests=host,
+            prepare=self._prepare,
+            on_change=self._plugin_changed,
+            launched=launched,
+        )
+        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=self._events.emit)
+        self._gate = ActionGate(
+            self._supervisor,
+            ops=self._ops,
+            rules=PolicyRules(
+                enabled_ops=frozenset(config.policy.enabled_ops),
+                disabled_ops=frozenset(config.policy.disabled_ops),
+                confirm_ops=frozenset(config.policy.confirm_ops),
+                url_schemes=frozenset(config.policy.url_schemes),
+            ),
+            candidates=self._candidates,
+            confirmer=confirmer,
+            emit=self._events.emit,
+        )
+        commands = Commands(
+            self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=self._events.emit
+        )
+        self._voice: Voice = build_voice(
+            config,
+            supervisor=self._supervisor,
+            commands=commands,
+            hints=self.hints,
+            emit=self._events.emit,
+            timeout=timeout,
+        )
+        self._api = ClientApi(
+            supervisor=self._supervisor,
+            registry=self._registry,
+            gate=self._gate,
+            commands=commands,
+            voice=self._voice.controller,
+            events=self._events,
+            status=self.status,
+            wav_to_pcm=self._voice.wav_to_pcm,
+            timeout=timeout,
+        )
+        self._server = ClientServer(
+            self._endpoint,
+            reactor=self._reactor,
+            deadlines=self._deadlines,
+            admission=Admission(config.socket),
+            api=self._api,
+            limits=limits,
+            max_clients=runner.max_clients,
+            on_refused=logger.warning,
+        )
+        if config.socket is None:
+            self._warn("There is no [socket] section, so every program of this user may use the runner.")
+        if config.log.content:
+            self._warn("[log] content is on: what is said and shown is logged.")
+
+    def _warn(self, text: str) -> None:
+        logger.warning("%s", text)
+        self._warnings.append(text)
+
+    # ---- running
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        try:
+            async with trio.open_nursery() as base:
+                base.start_soon(self._reactor.run)
+                base.start_soon(self._deadlines.run)
+                with _stop_signals() as signals:
+                    await self._serve(signals)
+                base.cancel_scope.cancel()
+        finally:
+            self._voice.close()
+            self._reactor.close()
+
+    async def _serve(self, signals: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+            await nursery.start(self._gate.run)
+            await nursery.start(self._api.run)
+            self._server.start()
+            try:
+                await self._start(nursery)
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    self._state = "stopping"
+                    self._server.stop()
+                    await self._supervisor.stop()
+
+    async def _start(self, nursery: trio.Nursery) -> None:
+        # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
+        nursery.start_soon(self._voice.run)
+        started = trio.Event()
+
+        async def supervise() -> None:
+            with trio.CancelScope(shield=True):
+                await self._supervisor.run(started)
+
+        nursery.start_soon(supervise)
+        await started.wait()
+        self._state = "ready"
+        self._events.emit({"event": "state", "status": self.status()})
+        failed = [one.id for one in self._supervisor.instances if not one.running]
+        logger.info(
+            "ready on %s with %d plugins%s",
+            self._endpoint.path,
+            len(self._supervisor.instances),
+            f" (not running: {', '.join(failed)})" if failed else "",
+        )
+
+    @staticmethod
+    async def _stop_on_signal(signals: Any, scope: trio.CancelScope) -> None:
+        async for number in signals:
+            logger.info("%s: stopping", signal.Signals(number).name)
+            scope.cancel()
+
+    # ---- plugins come and go
+
+    async def _prepare(self, instance: Instance) -> None:
+        """Learn what a plugin offers before it is admitted. Raises RpcError."""
+        peer = instance.peer
+        if peer is None or instance.handshake is None:
+            return
+        offered = instance.handshake.methods
+        if "action.capabilities" in offered:
+            raw = await peer.call("action.capabilities", timeout=_PREPARE_SECONDS)
+            answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
+            try:
+                self._ops.advertise(instance.id, answer.ops)
+            except AdvertiseError as error:
+                raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
+        if "knowledge.catalog" in offered:
+            raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
+            catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
+            self._candidates.forget(instance.id)
+            try:
+                self._candidates.record(
+                    catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
+                )
+            except CandidateLimitError as error:
+                logger.warning("%s: %s", instance.id, error)
+        if "router.hints" in offered:
+            raw = await peer.call("router.hints", timeout=_PREPARE_SECONDS)
+            self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
+
+    def _plugin_changed(self, instance: Instance) -> None:
+        if instance.status in {"backoff", "failed", "stopped"}:
+            self._ops.withdraw(instance.id)
+            self._candidates.forget(instance.id)
+        self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+
+    def _hints_changed(self, instance: Instance, _params: Raw) -> None:
+        def on_reply(result: Raw | None, error: RpcError | None) -> None:
+            if error is not None:
+                logger.warning("%s: router.hints: %s", instance.id, error)
+            elif result is not None:
+                self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
+
+        instance.request("router.hints", b"{}", on_reply, timeout=_PREPARE_SECONDS)
+
+    def _health_changed(self, instance: Instance, params: Raw) -> None:
+        health = decode_answer(params, HealthResult, "plugin.health_changed", instance.id)
+        self._supervisor.note_health(instance, health)
+
+    def _partial(self, instance: Instance, params: Raw) -> None:
+        partial = decode_answer(params, _Partial, "stt.partial", instance.id)
+        self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
+
+    def hints(self) -> list[str]:
+        """The phrases of every running router."""
+        return [
+            phrase
+            for instance in self._supervisor.instances
+            if instance.running
+            for phrase in self._hints.get(instance.id, ())
+        ]
+
+    def _surfaces(self) -> list[Surface]:
+        # The server is built after the confirmer, which it needs.
+        return self._server.surfaces()
+
+    # ---- status
+
+    def _plugin_status(self, instance: Instance) -> dict[str, Any]:
+        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id))}
+
+    def status(self) -> dict[str, Any]:
+        """Return what `runner.status` answers."""
+        return {
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "abi": ABI,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "state": self._state,
+            "socket_path": str(self._endpoint.path),
+            "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
+            **self._voice.status(),
+            "clients": self._server.count,
+            "content_logging": self._config.log.content,
+            "warnings": list(self._warnings),
+        }
+
+
+class _Partial(msgspec.Struct):
+    session: str
+    text: str
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Any]:
+    """Receive SIGTERM and SIGINT. None is lost on the way in; on the way out a second one must not disturb."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+    for number in _STOP:
+        # What came in too late is delivered again to this, the handler that is restored.
+        signal.signal(number, lambda _number, _frame: None)
+    with trio.open_signal_receiver(*_STOP) as signals:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
+        yield signals
+
+
+def serve(
+    config: Config,
+    endpoint: Endpoint,
+    specs: Sequence[PluginSpec],
+    launched: Mapping[str, Launched],
+    problems: Sequence[str],
+) -> int:
+    """Run the daemon until it is told to stop; return its exit code.
+
+    Args:
+        config: the checked configuration.
+        endpoint: where clients connect; the caller closes it.
+        specs: the plugins.
+        launched: processes of them that run already.
+        problems: sentences for the user about what could not be set up.
+    """
+    try:
+        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems)
+    except VoiceError as error:
+        logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        return 2
+    trio.run(daemon.run)
+    return 0

@@ -1,0 +1,324 @@
+"""The audio ring: a sealed memfd that one writer fills and any number of readers map (PROTOCOL.md, "The audio ring").
+
+Rules here: only `RingWriter` changes the memory. `write` may be called from any thread, copies, moves the position and
+wakes, and never waits for a reader: a slow, stopped or hostile reader loses frames and disturbs nobody. Layout and
+arithmetic come from `utter_protocol.ring`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Self
+
+from utter_protocol.ring import (
+    CLAIMED,
+    COUNTERS_END,
+    COUNTERS_OFFSET,
+    GENERATION,
+    HEADER_SIZE,
+    POSITION,
+    RingError,
+    RingLayout,
+    oldest_frame,
+    pack_header,
+    parse_header,
+    spans,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# Not in Python's fcntl before 3.13 (linux/fcntl.h; Linux 5.1).
+F_SEAL_FUTURE_WRITE = 0x10
+# Not in Python's os (linux/memfd.h; Linux 6.3). Where vm.memfd_noexec is 2 a memfd without it is refused.
+_MFD_NOEXEC_SEAL = 0x8
+
+_ONE = (1).to_bytes(8, sys.byteorder)
+
+
+class Overrun(Exception):
+    """The writer has overwritten frames that were asked for.
+
+    Args:
+        oldest: the first frame that could be read when this was noticed; go on there or a little later.
+    """
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        self.oldest = oldest
+
+    def __str__(self) -> str:
+        return f"The audio ring has moved on; the oldest frame in it is now {self.oldest}."
+
+
+class _Fence:
+    """Orders memory accesses before it before those after it, on every CPU.
+
+    A release followed by an acquire is a full barrier on the weakly ordered CPUs that Linux desktops have; the lock's
+    two operations are that. Only one thread at a time may be in it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        self._lock.release()
+        self._lock.acquire()
+
+
+class RingWriter:
+    """The one writer of a ring. Construct it with `create`."""
+
+    def __init__(self, fd: int, layout: RingLayout, memory: mmap.mmap, note: str) -> None:
+        self.layout = layout
+        self.note = note
+        """What this kernel could not do, in one sentence, or nothing."""
+        self._fd = fd
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
+        self._position = 0
+        self._generation = 0
+        self._wakers: tuple[int, ...] = ()
+        self._fence = _Fence()
+        # Held for one copy at a time: a source that was given up may still deliver, and a waker must not be closed
+        # (and its number used again) while it is being written to.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, seconds: float, rate: int = 16_000, channels: int = 1) -> RingWriter:
+        """A new empty ring that holds `seconds` of float32 audio.
+
+        Raises:
+            RingError: a bound of the layout is exceeded, or the machine is not little-endian.
+            OSError: no memory or no descriptors.
+        """
+        if sys.byteorder != "little":
+            raise RingError("the audio ring is little-endian, and this machine is not")
+        layout = RingLayout(rate=rate, channels=channels, capacity=round(seconds * rate))
+        fd = _memfd("utter-ring")
+        try:
+            os.ftruncate(fd, layout.size)
+            memory = mmap.mmap(fd, layout.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            memory[:HEADER_SIZE] = pack_header(layout)
+            return cls(fd, layout, memory, _seal(fd))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @property
+    def fd(self) -> int:
+        """The memfd, to be passed to readers. It stays this object's."""
+        return self._fd
+
+    @property
+    def position(self) -> int:
+        """Frames written since the ring was made."""
+        return self._position
+
+    @property
+    def generation(self) -> int:
+        """Counts the openings of the source."""
+        return self._generation
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Appends whole frames. Of more frames than the ring holds, the last ones stay.
+
+        Any object with the buffer protocol is taken. Safe on an audio callback's thread.
+
+        Raises:
+            ValueError: not a whole number of frames, or the ring is closed.
+        """
+        view = memoryview(data).cast("B")
+        frames, rest = divmod(len(view), self.layout.frame_size)
+        if rest:
+            raise ValueError(f"{len(view)} bytes are not whole frames of {self.layout.frame_size} bytes")
+        if not frames:
+            return
+        with self._lock:
+            if self._fd < 0:
+                raise ValueError("the audio ring is closed")
+            end = self._position + frames
+            kept = min(frames, self.layout.capacity)
+            self._counters[CLAIMED] = end
+            self._fence()
+            self._copy(view[len(view) - kept * self.layout.frame_size :], end - kept, kept)
+            self._fence()
+            self._counters[POSITION] = end
+            self._position = end
+            self._wake()
+
+    def _copy(self, view: memoryview, start: int, count: int) -> None:
+        at = 0
+        for offset, length in spans(self.layout, start, count):
+            self._bytes[offset : offset + length] = view[at : at + length]
+            at += length
+
+    def new_generation(self) -> int:
+        """Says that the source was opened again: what follows is not continuous with what is there."""
+        with self._lock:
+            self._generation += 1
+            self._counters[GENERATION] = self._generation
+            return self._generation
+
+    def attach(self, fd: int) -> None:
+        """Wakes `fd` on every write: an eventfd or the writing end of a pipe, non-blocking; it stays the caller's.
+
+        A reader that is not trusted gets a pipe: both sides share an eventfd's flags, so it could be made to block.
+
+        Raises:
+            ValueError: the descriptor would block.
+        """
+        if os.get_blocking(fd):
+            raise ValueError(f"descriptor {fd} blocks; a waker must not")
+        with self._lock:
+            self._wakers = (*self._wakers, fd)
+
+    def detach(self, fd: int) -> None:
+        """Wakes `fd` no longer. When this returns, the descriptor may be closed."""
+        with self._lock:
+            self._wakers = tuple(waker for waker in self._wakers if waker != fd)
+
+    def wake(self) -> None:
+        """Wakes every attached descriptor although nothing was written."""
+        with self._lock:
+            self._wake()
+
+    def _wake(self) -> None:
+        for fd in self._wakers:
+            try:
+                os.write(fd, _ONE)
+            except BlockingIOError:
+                pass  # it is awake already
+            except OSError:
+                self._wakers = tuple(waker for waker in self._wakers if waker != fd)
+
+    def close(self) -> None:
+        """Unmaps and closes; readers keep what they mapped. May be called again."""
+        with self._lock:
+            if self._fd < 0:
+                return
+            self._counters.release()
+            self._bytes.release()
+            self._memory.close()
+            os.close(self._fd)
+            self._fd = -1
+            self._wakers = ()
+
+
+class RingReader:
+    """A read-only view of a ring. One thread at a time may use it.
+
+    Args:
+        fd: the ring's memfd; it is duplicated and stays the caller's.
+
+    Raises:
+        RingError: not a ring, or one that its maker could cut short under the mapping.
+        OSError: it cannot be mapped.
+    """
+
+    def __init__(self, fd: int) -> None:
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        except OSError as error:
+            raise RingError(f"descriptor {fd} cannot have seals, so it is not an audio ring") from error
+        if not seals & fcntl.F_SEAL_SHRINK:
+            raise RingError(f"descriptor {fd} is not sealed against shrinking; mapping it would be unsafe")
+        size = os.fstat(fd).st_size
+        if not size:
+            raise RingError(f"descriptor {fd} is empty, so it is not an audio ring")
+        self._memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        try:
+            self.layout = parse_header(self._memory[:HEADER_SIZE], size)
+        except BaseException:
+            self._memory.close()
+            raise
+        self._bytes = memoryview(self._memory)
+        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
+        self._fence = _Fence()
+
+    @property
+    def position(self) -> int:
+        """Frames written since the ring was made."""
+        return self._counters[POSITION]
+
+    @property
+    def oldest(self) -> int:
+        """The first frame that can still be read."""
+        return oldest_frame(self._counters[CLAIMED], self.layout.capacity)
+
+    @property
+    def generation(self) -> int:
+        """Counts the openings of the source."""
+        return self._counters[GENERATION]
+
+    def read(self, start: int, count: int) -> bytes:
+        """Copies the frames [start, start + count).
+
+        Raises:
+            Overrun: some of them have been overwritten.
+            ValueError: a negative number, or frames that are not written yet.
+        """
+        position = self._counters[POSITION]
+        if start < 0 or count < 0 or start + count > position:
+            raise ValueError(f"frames {start} to {start + count} were asked for; frames 0 to {position} are written")
+        self._fence()
+        self._check(start)
+        data = self._copy(start, count)
+        self._fence()
+        self._check(start)
+        return data
+
+    def _check(self, start: int) -> None:
+        oldest = self.oldest
+        if start < oldest:
+            raise Overrun(oldest)
+
+    def _copy(self, start: int, count: int) -> bytes:
+        pieces = spans(self.layout, start, count)
+        return b"".join(self._bytes[offset : offset + length] for offset, length in pieces)
+
+    def close(self) -> None:
+        """Unmaps. May be called again."""
+        self._counters.release()
+        self._bytes.release()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _memfd(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    with contextlib.suppress(OSError):
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    return os.memfd_create(name, flags)
+
+
+def _seal(fd: int) -> str:
+    """Seals against resizing and against writing by others; returns what could not be done, or nothing."""
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    else:
+        return ""
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return (
+        "This kernel cannot seal the audio ring against writing (F_SEAL_FUTURE_WRITE came with Linux 5.1), so a plugin"
+        " that is given the ring could change the audio in it."
+    )

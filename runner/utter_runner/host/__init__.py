@@ -1,0 +1,1 @@
+"""What plugins may ask of the runner, and what they announce to it."""

@@ -1,0 +1,135 @@
+"""`utter-runner`: the command line, and the first moments of the daemon.
+
+Rules here: what can fail because of the user's set-up fails first, before any plugin is started; then the plugins'
+processes are started, and only then is the rest of the daemon imported, so that both come up side by side. SIGTERM ends
+it cleanly from the first line on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from utter_runner import __version__
+from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
+from utter_runner.config import Config, ConfigError, load_config
+from utter_runner.supervision.launch import Launched, SpawnError, launch
+from utter_runner.supervision.resolve import ResolveError, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from utter_runner.supervision.spec import PluginSpec
+
+logger = logging.getLogger("utter_runner")
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+def default_config_path(environ: Mapping[str, str]) -> Path:
+    """Return `$XDG_CONFIG_HOME/utter/runner.toml`."""
+    base = environ.get("XDG_CONFIG_HOME")
+    return Path(base or Path(environ.get("HOME", "/"), ".config"), "utter", "runner.toml")
+
+
+def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="utter-runner", description="Hold a key, speak, and the desktop acts: the daemon. See also: utter --help"
+    )
+    parser.add_argument("--config", type=Path, help="configuration file (default: $XDG_CONFIG_HOME/utter/runner.toml)")
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="override [log] level")
+    parser.add_argument("--version", action="version", version=f"utter-runner {__version__}")
+    return parser.parse_args(arguments)
+
+
+def _load_config(path: Path) -> Config:
+    config = load_config(path)
+    if config.security.enforce:
+        problem = (
+            f"{path}: [security] enforce = true: this version cannot confine plugins and does not pretend to. "
+            "Set it to false to run them with your own rights."
+        )
+        raise ConfigError([problem])
+    return config
+
+
+def plugin_specs(config: Config) -> tuple[list[PluginSpec], list[str]]:
+    """Return what to run, and a sentence for each plugin that cannot be run."""
+    specs, problems = [], []
+    for entry in config.plugin:
+        if entry.enabled:
+            try:
+                specs.append(resolve(entry, config.runner.plugin_dirs))
+            except ResolveError as error:
+                problems.append(str(error))
+    return specs, problems
+
+
+def _launch_all(specs: Sequence[PluginSpec], environ: Mapping[str, str]) -> dict[str, Launched]:
+    """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
+    launched = {}
+    for spec in specs:
+        try:
+            launched[spec.id] = launch(spec, 1, environ)
+        except SpawnError:
+            continue
+    return launched
+
+
+def _quit(number: int, _frame: Any) -> None:
+    raise SystemExit(EXIT_OK if number == signal.SIGTERM else 128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon; return its exit code: 0 stopped, 1 failed, 2 the configuration or the command line is wrong."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _quit)
+    options = _parse_arguments(arguments)
+    path = options.config or default_config_path(os.environ)
+    try:
+        config = _load_config(path)
+    except ConfigError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
+        return EXIT_USAGE
+    level = options.log_level or config.log.level
+    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    specs, problems = plugin_specs(config)
+    if options.check:
+        for problem in problems:
+            print(problem, file=sys.stderr)  # noqa: T201 - the answer to --check
+        print(f"{path}: {len(specs)} plugins, {len(problems)} that cannot be run.")  # noqa: T201 - as above
+        return EXIT_FAILED if problems else EXIT_OK
+    try:
+        socket_path = Path(config.runner.socket_path) if config.runner.socket_path else default_socket_path(os.environ)
+        endpoint = Endpoint(socket_path)
+    except EndpointError as error:
+        logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        return EXIT_FAILED
+    try:
+        return _run(config, endpoint, specs, problems)
+    finally:
+        endpoint.close()
+
+
+def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str]) -> int:
+    launched = _launch_all(specs, os.environ)
+    try:
+        # What is imported stays; looking for garbage among it only costs time.
+        gc.disable()
+        from utter_runner import daemon  # noqa: PLC0415 - the plugins start while this loads
+
+        gc.freeze()
+        gc.enable()
+        return daemon.serve(config, endpoint, specs, launched, problems)
+    finally:
+        for process, _mark in launched.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()

@@ -1,0 +1,1 @@
+"""One JSON-RPC peer over a pair of file descriptors."""

@@ -1,0 +1,246 @@
+"""Bytes in and out over a pair of descriptors that never block: the transport under a peer.
+
+Rules here: the channel owns its descriptors and closes each exactly once; reading takes at most 64 KiB a turn; what is
+written in one turn leaves in one system call, and only what the kernel refused waits for writability.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from utter_runner.rpc.reactor import HANGUP, READABLE, WRITABLE, Reactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ_SIZE = 64 * 1024
+_JOIN_SIZE = 256 * 1024
+
+
+class Channel:
+    """A duplex byte channel; `read_fd` and `write_fd` may be the same descriptor (a socket).
+
+    Args:
+        reactor: who reports readiness.
+        read_fd: descriptor to read from; becomes the channel's.
+        write_fd: descriptor to write to; becomes the channel's.
+        on_data: called with bytes that arrived, in a reactor turn.
+        on_end: called once when no more bytes will come; the argument says whether the other side is gone for good
+            (hang-up, error) or merely closed its sending half.
+        on_broken: called once when writing has become impossible.
+
+    Raises:
+        OSError: a descriptor cannot be waited for; both are closed then.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        read_fd: int,
+        write_fd: int,
+        *,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[bool], None],
+        on_broken: Callable[[], None],
+    ) -> None:
+        self._reactor = reactor
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._on_data = on_data
+        self._on_end = on_end
+        self._on_broken = on_broken
+        self._out: deque[bytes | memoryview] = deque()
+        self._blocked = False
+        self._read_ended = False
+        self._paused = False
+        self._registered: dict[int, int] = {}
+        self._close_when_flushed = False
+        self.closed = False
+        self.broken = False
+        self.queued = 0
+        self.on_drained: Callable[[], None] | None = None
+        """Called when nothing is queued any more."""
+        self._draining = False
+        try:
+            os.set_blocking(read_fd, False)
+            os.set_blocking(write_fd, False)
+            self._interest(read_fd, READABLE)
+        except OSError:
+            self.close()
+            raise
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop or go on reading (flow control)."""
+        if self._paused != paused and not self._read_ended and not self.closed:
+            self._paused = paused
+            self._update_interest(self._read_fd)
+
+    def write(self, data: bytes) -> None:
+        """Queue `data`; it leaves at the end of this turn, or at once outside of one. Dropped on a broken channel."""
+        if self.broken or self.closed:
+            return
+        self._out.append(data)
+        self.queued += len(data)
+        if not self._blocked:
+            self._reactor.at_turn_end(self._flush)
+
+    def close(self, *, flush: bool = False) -> None:
+        """Close both descriptors, after what is queued has left if `flush`; nothing is read any more."""
+        if self.closed:
+            return
+        if flush and self.queued and not self.broken:
+            self._close_when_flushed = True
+            if not self._read_ended:
+                self._read_ended = True
+                self._update_interest(self._read_fd)
+            return
+        self.closed = True
+        for fd in {self._read_fd, self._write_fd}:
+            if fd >= 0:
+                self._forget(fd)
+                os.close(fd)
+        self._read_fd = self._write_fd = -1
+        self._out.clear()
+        self.queued = 0
+
+    def close_writing(self) -> None:
+        """Give the other side end-of-file on a channel of two pipes (a stdio plugin's stdin).
+
+        What the kernel does not take now is dropped.
+        """
+        if self.closed or self._write_fd < 0 or self._write_fd == self._read_fd:
+            return
+        self._flush()
+        if self.closed or self._write_fd < 0:
+            # The last flush found the other side gone, and the owner closed the channel.
+            return
+        fd, self._write_fd = self._write_fd, -1
+        self.broken = True
+        self._forget(fd)
+        os.close(fd)
+        self._out.clear()
+        self.queued = 0
+
+    def _interest(self, fd: int, events: int) -> None:
+        known = self._registered.get(fd)
+        if known is None:
+            self._reactor.register(fd, events, self._ready if fd == self._read_fd else self._write_ready)
+        elif known != events:
+            self._reactor.modify(fd, events)
+        self._registered[fd] = events
+
+    def _update_interest(self, fd: int) -> None:
+        events = 0
+        if fd == self._read_fd and not (self._read_ended or self._paused):
+            events |= READABLE
+        if fd == self._write_fd and self._blocked:
+            events |= WRITABLE
+        if events or (fd == self._read_fd == self._write_fd and not self.broken):
+            self._interest(fd, events)
+        else:
+            # What is at its end reports hang-up for ever; nobody waits for this one.
+            self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        if self._registered.pop(fd, None) is not None:
+            self._reactor.unregister(fd)
+
+    def _ready(self, events: int) -> None:
+        if events & WRITABLE:
+            self._writable()
+        if self._read_fd not in self._registered:
+            # Writing has found out that the channel is at its end.
+            return
+        if events & READABLE and not (self._read_ended or self._paused):
+            self._read(events)
+        elif events & HANGUP:
+            if self._read_ended:
+                self._break()
+            elif self._paused:
+                # Unread bytes may still wait in the kernel; the hang-up is met again when reading goes on.
+                self._forget(self._read_fd)
+            else:
+                self._end(gone=True)
+
+    def _read(self, events: int) -> None:
+        try:
+            data = os.read(self._read_fd, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+        else:
+            self._end(gone=bool(events & HANGUP))
+
+    def _end(self, *, gone: bool) -> None:
+        self._read_ended = True
+        self._update_interest(self._read_fd)
+        self._on_end(gone)
+
+    def _write_ready(self, _events: int) -> None:
+        # An error condition is met by writing: it says which one.
+        self._writable()
+
+    def _writable(self) -> None:
+        self._blocked = False
+        self._flush()
+        if not self._blocked and not self.closed and not self.broken:
+            self._update_interest(self._write_fd)
+
+    def _flush(self) -> None:
+        while self._out and not (self._blocked or self.closed or self.broken):
+            data = self._next_chunk()
+            try:
+                sent = os.write(self._write_fd, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._break()
+                return
+            self.queued -= sent
+            if sent < len(data):
+                self._out.appendleft(memoryview(data)[sent:])
+                self._blocked = True
+                self._update_interest(self._write_fd)
+        if self._out or self.closed or self.broken:
+            return
+        if self._close_when_flushed:
+            self.close()
+        elif self.on_drained is not None and not self._draining:
+            # What it writes is flushed at once and must not come back here: a long queue would nest as deep.
+            self._draining = True
+            try:
+                self.on_drained()
+            finally:
+                self._draining = False
+
+    def _next_chunk(self) -> bytes | memoryview:
+        """Take what one system call shall write.
+
+        Joining is bounded, and what the kernel took a part of is not joined again: a long queue is copied once.
+        """
+        out = self._out
+        first = out.popleft()
+        if not out or len(first) >= _JOIN_SIZE or isinstance(first, memoryview):
+            return first
+        parts: list[bytes | memoryview] = [first]
+        size = len(first)
+        while out and size + len(out[0]) <= _JOIN_SIZE:
+            parts.append(out.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    def _break(self) -> None:
+        if self.broken or self.closed:
+            return
+        self.broken = True
+        self._out.clear()
+        self.queued = 0
+        self._forget(self._write_fd)
+        if self._close_when_flushed:
+            self.close()
+        self._on_broken()

@@ -1,0 +1,1 @@
+"""Plugin processes: spawn, handshake, admission, restarts, drain."""

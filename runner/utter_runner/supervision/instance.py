@@ -1,0 +1,283 @@
+"""One plugin over its epochs: the process, the peer, the status, and what it said of itself.
+
+Rules here: the instance owns its process and its peer; `status` changes through the transition table only; a peer lives
+exactly one epoch, so that an answer of an old epoch has nobody to reach. Whether and when to start again is the
+supervisor's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.rpc.peer import Limits, OnReply, Peer
+from utter_runner.supervision.launch import launch
+from utter_runner.supervision.process import ChildProcess
+from utter_runner.supervision.states import RUNNING, Event, Status, next_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from msgspec import Raw
+
+    from utter_protocol.messages import RequestId
+    from utter_protocol.methods import HealthResult
+    from utter_runner.rpc.deadlines import Deadlines
+    from utter_runner.rpc.reactor import Reactor
+    from utter_runner.supervision.dialect import Dialect, Handshake
+    from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.spec import PluginSpec, Timing
+
+logger = logging.getLogger(__name__)
+
+
+class PluginRequests(Protocol):
+    """Who answers what plugins ask (`host.*`) and hears what they announce."""
+
+    def on_request(self, instance: Instance, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
+        """Answer through `peer`, or raise RpcError."""
+
+    def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
+        """Take note."""
+
+
+class Instance:
+    """A plugin. (id, epoch) names one incarnation of it; `launched` is the process of the first, if it runs already."""
+
+    def __init__(
+        self,
+        spec: PluginSpec,
+        *,
+        reactor: Reactor,
+        deadlines: Deadlines,
+        dialect: Dialect,
+        timing: Timing,
+        limits: Limits,
+        environ: Mapping[str, str],
+        requests: PluginRequests,
+        on_change: Callable[[Instance], None],
+        launched: Launched | None = None,
+    ) -> None:
+        self.spec = spec
+        self.epoch = 0
+        self.status: Status = "stopped"
+        self.detail = ""
+        self.handshake: Handshake | None = None
+        self.admitted = False
+        self.restarts = 0
+        self.junk_bytes = 0
+        self.late_replies = 0
+        self.missing: tuple[str, ...] = ()
+        self.started_at = 0.0
+        self.peer: Peer | None = None
+        self.process: ChildProcess | None = None
+        self.ended = trio.Event()
+        self._health: HealthResult | None = None
+        self._reactor = reactor
+        self._deadlines = deadlines
+        self._dialect = dialect
+        self._timing = timing
+        self._limits = limits
+        self._environ = environ
+        self._requests = requests
+        self._on_change = on_change
+        self._launched = launched
+
+    @property
+    def id(self) -> str:
+        """The plugin's id."""
+        return self.spec.id
+
+    @property
+    def running(self) -> bool:
+        """Whether requests may be sent to it: not from the moment on that its wire is closed."""
+        return self.status in RUNNING and self.peer is not None and not self.peer.closed
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """What it provides: by its handshake, or by its declaration before one."""
+        return self.handshake.provides if self.handshake else self.spec.provides
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What it requires."""
+        return self.handshake.requires if self.handshake else self.spec.requires
+
+    def move(self, event: Event, detail: str = "") -> None:
+        """Go through one transition and tell whoever wants to know."""
+        self.status = next_status(self.status, event)
+        self.detail = detail
+        logger.debug("%s#%d is %s%s", self.id, self.epoch, self.status, f": {detail}" if detail else "")
+        self._on_change(self)
+
+    # ---- one epoch
+
+    def start(self) -> None:
+        """Spawn the process of the next epoch. Raises SpawnError."""
+        self.epoch += 1
+        self.admitted = False
+        self.handshake = None
+        self.missing = ()
+        self._health = None
+        self.ended = trio.Event()
+        self.started_at = trio.current_time()
+        launched, self._launched = self._launched, None
+        process = ChildProcess(launched or launch(self.spec, self.epoch, self._environ), self._reactor, self._on_stderr)
+        self.process = process
+        self.peer = Peer(
+            self._reactor,
+            self._deadlines,
+            process.stdout_fd,
+            process.stdin_fd,
+            self,
+            name=self.id,
+            limits=self._limits,
+        )
+
+    async def greet(self) -> None:
+        """Do the handshake. Raises RpcError."""
+        if self.peer is None:
+            raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self.id} is not running")
+        self.handshake = await self._dialect.handshake(self.peer, self.spec, self.epoch, self._timing.handshake)
+        if self._health is not None:
+            # It changed while the handshake was under way.
+            self.note_health(self._health)
+        for warning in self.handshake.warnings:
+            logger.warning("%s: %s", self.id, warning)
+
+    async def health(self) -> HealthResult:
+        """Ask whether it is well. Raises RpcError."""
+        if self.peer is None:
+            raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self.id} is not running")
+        return await self._dialect.health(self.peer, self._timing.health_timeout)
+
+    def note_health(self, health: HealthResult) -> None:
+        """Keep what the plugin said last of how it is."""
+        self._health = health
+        if self.handshake is not None:
+            self.handshake = msgspec.structs.replace(self.handshake, health=health)
+
+    async def wait_end(self) -> None:
+        """Wait until the process is gone or the wire is closed, whichever comes first."""
+        process = self.process
+        if process is None:
+            return
+        async with trio.open_nursery() as nursery:
+
+            async def first(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(first, process.exited)
+            nursery.start_soon(first, self.ended)
+
+    async def tear_down(self, reason: str) -> int | None:
+        """End process and peer of this epoch, whatever state they are in; return the exit code."""
+        process, peer = self.process, self.peer
+        if process is None or peer is None:
+            return None
+        with trio.CancelScope(shield=True):
+            try:
+                if process.exited.is_set():
+                    # Its last words may still be in the pipe: one turn of the loop reads them.
+                    await trio.lowlevel.checkpoint()
+                    self._reactor.turn()
+                    peer.close(reason)
+                    await process.clean_up()
+                else:
+                    await process.stop(peer.channel.close_writing, grace=self._timing.stop)
+            finally:
+                peer.close(reason)
+                self.late_replies += peer.late_replies
+                self.process = self.peer = None
+        return process.returncode
+
+    # ---- requests to the plugin
+
+    def request(self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float) -> RequestId | None:
+        """Send a request to the running epoch; `on_reply` is called exactly once. None when it could not be sent."""
+        if self.peer is None or not self.running:
+            on_reply(None, self.unavailable())
+            return None
+        return self.peer.request(method, params, on_reply, timeout=timeout)
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Cancel a request of the running epoch."""
+        if self.peer is not None:
+            self.peer.cancel(request_id)
+
+    async def call(self, method: str, params: object = None, *, timeout: float) -> Raw:
+        """Send a request and wait for the answer. Raises RpcError."""
+        if self.peer is None or not self.running:
+            raise self.unavailable()
+        return await self.peer.call(method, params, timeout=timeout)
+
+    def unavailable(self) -> RpcError:
+        """The error for a request to a plugin that does not run."""
+        detail = f": {self.detail}" if self.detail else ""
+        return RpcError(
+            ErrorCode.PLUGIN_FAILED,
+            f"{self.id} is {self.status}{detail}",
+            {"plugin": self.id, "status": self.status, "epoch": self.epoch},
+        )
+
+    # ---- what the plugin sends (rpc.peer.Handler)
+
+    def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
+        """Hand a plugin's request on."""
+        self._requests.on_request(self, peer, request_id, method, params)
+
+    def on_notification(self, peer: Peer, method: str, params: Raw) -> None:
+        """Hand a plugin's notification on."""
+        if peer is self.peer:
+            self._requests.on_notification(self, method, params)
+
+    def on_junk(self, peer: Peer, junk: bytes) -> None:  # noqa: ARG002 - the interface of a handler
+        """Count and log what the plugin printed between frames."""
+        self.junk_bytes += len(junk)
+        logger.warning(
+            "%s wrote %d bytes to stdout that are no frame; stdout is for frames, log to stderr", self.id, len(junk)
+        )
+
+    def on_closed(self, peer: Peer, reason: str) -> None:
+        """The wire of an epoch is closed."""
+        if peer is self.peer:
+            if not self.detail or self.running:
+                self.detail = reason
+            self.ended.set()
+
+    def _on_stderr(self, line: str) -> None:
+        logger.info("%s: %s", self.id, line, extra={"plugin": self.id, "epoch": self.epoch})
+
+    def status_report(self) -> dict[str, Any]:
+        """What `runner.plugins` says of it."""
+        handshake = self.handshake
+        process = self.process
+        return {
+            "id": self.id,
+            "kind": handshake.kind if handshake else self.spec.kind,
+            "version": handshake.version if handshake else self.spec.version,
+            "epoch": self.epoch,
+            "status": self.status,
+            "detail": self.detail,
+            "pid": process.pid if process else None,
+            "transport": self.spec.transport,
+            "provides": list(self.provides),
+            "requires": list(self.requires),
+            "missing_requires": list(self.missing),
+            "permissions": list(handshake.permissions if handshake else self.spec.permissions),
+            "negotiated": (
+                {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi} if handshake else None
+            ),
+            "methods": list(handshake.methods) if handshake else [],
+            "streams": list(handshake.streams) if handshake else [],
+            "restarts": self.restarts,
+            "junk_bytes": self.junk_bytes,
+            "late_replies": self.late_replies + (self.peer.late_replies if self.peer else 0),
+            "stderr_tail": process.stderr_tail[-2000:] if process else "",
+            "warnings": list(handshake.warnings) if handshake else list(self.spec.warnings),
+        }

@@ -1,0 +1,54 @@
+"""The life of a plugin instance as a transition table.
+
+Rules here: the table is data; whoever changes an instance's status goes through `next_status`; the diagram in the docs
+is generated from it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Status: TypeAlias = Literal["starting", "ready", "degraded", "backoff", "failed", "stopping", "stopped"]
+Event: TypeAlias = Literal["spawn", "admit", "degrade", "recover", "die", "give_up", "stop", "stopped"]
+
+TRANSITIONS: dict[tuple[Status, Event], Status] = {
+    ("stopped", "spawn"): "starting",
+    ("backoff", "spawn"): "starting",
+    ("failed", "spawn"): "starting",
+    ("starting", "admit"): "ready",
+    ("ready", "degrade"): "degraded",
+    ("degraded", "recover"): "ready",
+    ("starting", "die"): "backoff",
+    ("ready", "die"): "backoff",
+    ("degraded", "die"): "backoff",
+    ("backoff", "give_up"): "failed",
+    ("starting", "give_up"): "failed",
+    ("starting", "stop"): "stopping",
+    ("ready", "stop"): "stopping",
+    ("degraded", "stop"): "stopping",
+    ("backoff", "stop"): "stopping",
+    ("failed", "stop"): "stopping",
+    ("stopped", "stop"): "stopping",
+    ("stopping", "stopped"): "stopped",
+}
+
+RUNNING: frozenset[Status] = frozenset({"ready", "degraded"})
+
+
+def next_status(status: Status, event: Event) -> Status:
+    """Return the status after `event`.
+
+    Raises:
+        ValueError: the table has no such transition; a defect of the caller.
+    """
+    try:
+        return TRANSITIONS[status, event]
+    except KeyError:
+        raise ValueError(f"a plugin that is {status} cannot {event}") from None
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> stopped"]
+    lines += [f"    {status} --> {target}: {event}" for (status, event), target in TRANSITIONS.items()]
+    return "\n".join(lines)

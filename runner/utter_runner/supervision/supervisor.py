@@ -1,0 +1,469 @@
+"""All plugins: start side by side, admit in dependency order, restart with back-off, stop dependents first.
+
+Rules here: one task per plugin, and nothing that happens to one plugin raises in another's task or in the daemon; only
+this file decides whether a plugin runs; requires are judged against what is admitted and running at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import signal
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
+from utter_runner.supervision.instance import Instance
+from utter_runner.supervision.launch import SpawnError
+from utter_runner.supervision.states import RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from utter_protocol.capabilities import Registry
+    from utter_protocol.methods import HealthResult
+    from utter_runner.rpc.deadlines import Deadlines
+    from utter_runner.rpc.peer import Limits
+    from utter_runner.rpc.reactor import Reactor
+    from utter_runner.supervision.dialect import Dialect
+    from utter_runner.supervision.instance import PluginRequests
+    from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.spec import PluginSpec, Timing
+
+logger = logging.getLogger(__name__)
+
+EXIT_DO_NOT_RESTART = 125
+
+
+class _Life:
+    """What the supervisor keeps about one instance."""
+
+    def __init__(self, instance: Instance, timing: Timing) -> None:
+        self.instance = instance
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self.wake = trio.Event()
+        self.change = trio.Event()
+        self.waiting = False
+        self.settled = False
+        self.refused: RpcError | None = None
+        self.unwell = ""
+        self.restarts: deque[float] = deque(maxlen=timing.restarts_in_window)
+        self.failures = 0
+
+    def signal(self) -> None:
+        """Wake whoever waits for a change of admission."""
+        self.change.set()
+        self.change = trio.Event()
+
+
+class Supervisor:
+    """Runs plugins.
+
+    Args:
+        specs: the plugins, in the order of the config.
+        registry: the capability registry.
+        dialect: what the plugins speak.
+        timing: bounds in seconds.
+        limits: bounds of each plugin's peer.
+        environ: the runner's environment.
+        requests: who answers what plugins ask.
+        prepare: awaited after the handshake and before admission; what it raises as RpcError fails the epoch.
+        on_change: called after every change of a plugin's status.
+        launched: processes of first epochs that run already, by plugin id.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[PluginSpec],
+        *,
+        reactor: Reactor,
+        deadlines: Deadlines,
+        registry: Registry,
+        dialect: Dialect,
+        timing: Timing,
+        limits: Limits,
+        environ: Mapping[str, str],
+        requests: PluginRequests,
+        prepare: Callable[[Instance], Awaitable[None]],
+        on_change: Callable[[Instance], None],
+        launched: Mapping[str, Launched] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._timing = timing
+        self._prepare = prepare
+        self._on_change = on_change
+        self._random = random.Random()  # noqa: S311 - jitter, not a secret
+        self._stopping = False
+        self._settled = trio.Event()
+        self._lives: dict[str, _Life] = {}
+        self._admitted_order: list[str] = []
+        for spec in specs:
+            instance = Instance(
+                spec,
+                reactor=reactor,
+                deadlines=deadlines,
+                dialect=dialect,
+                timing=timing,
+                limits=limits,
+                environ=environ,
+                requests=requests,
+                on_change=on_change,
+                launched=(launched or {}).get(spec.id),
+            )
+            self._lives[spec.id] = _Life(instance, timing)
+
+    # ---- looking at plugins
+
+    @property
+    def instances(self) -> list[Instance]:
+        """All plugins in the order of the config."""
+        return [life.instance for life in self._lives.values()]
+
+    def get(self, plugin: str) -> Instance:
+        """Return a plugin by id.
+
+        Raises:
+            RpcError: -32005, there is none of that id.
+        """
+        life = self._lives.get(plugin)
+        if life is None:
+            raise RpcError(
+                ErrorCode.CAPABILITY_MISSING,
+                f"there is no plugin {plugin!r}",
+                {"plugin": plugin, "known": [*self._lives]},
+            )
+        return life.instance
+
+    def provider(self, capability: str) -> Instance | None:
+        """Return the first running plugin that provides `capability`, else the first configured one, else None."""
+        providers = [
+            life.instance
+            for life in self._lives.values()
+            if any(self._registry.satisfies(one, capability) for one in life.instance.provides)
+        ]
+        return next((one for one in providers if one.running), providers[0] if providers else None)
+
+    async def wait_provider(self, capability: str, timeout: float) -> Instance:
+        """Return a running plugin that provides `capability`, waiting while one is starting or restarting.
+
+        Raises:
+            RpcError: -32005 when nobody provides it, -32000 when its provider failed or did not come up in time.
+        """
+        with trio.move_on_after(timeout):
+            while True:
+                instance = self.provider(capability)
+                if instance is None:
+                    raise RpcError(
+                        ErrorCode.CAPABILITY_MISSING, f"no plugin provides {capability}", {"capability": capability}
+                    )
+                if instance.running:
+                    return instance
+                if instance.status in {"failed", "stopping", "stopped"}:
+                    raise instance.unavailable()
+                await self._lives[instance.id].change.wait()
+        instance = self.provider(capability)
+        if instance is None or instance.running:
+            raise RpcError(
+                ErrorCode.TIMED_OUT, f"no provider of {capability} came up in time", {"capability": capability}
+            )
+        raise instance.unavailable()
+
+    def missing(self, instance: Instance) -> list[str]:
+        """The requires of a plugin that nobody covers now."""
+        return self._registry.missing(instance.requires, instance.provides, self._provided_except(instance.id))
+
+    def _provided_except(self, plugin: str) -> set[str]:
+        return {
+            one
+            for other, life in self._lives.items()
+            if other != plugin and life.instance.admitted
+            for one in life.instance.provides
+        }
+
+    # ---- running
+
+    def restart(self, plugin: str) -> None:
+        """Start a plugin that has failed, or end its back-off; one that runs is left alone.
+
+        Raises:
+            RpcError: -32005, there is none of that id.
+        """
+        self.get(plugin)
+        life = self._lives[plugin]
+        life.restarts.clear()
+        life.failures = 0
+        life.wake.set()
+
+    async def run(self, started: trio.Event) -> None:
+        """Run all plugins until `stop`; sets `started` when each is admitted or has failed for the first time."""
+        async with trio.open_nursery() as nursery:
+            for life in self._lives.values():
+                nursery.start_soon(self._live, life)
+            nursery.start_soon(self._poll_health)
+            if self._lives:
+                await self._settled.wait()
+            started.set()
+            for life in self._lives.values():
+                await life.done.wait()
+            nursery.cancel_scope.cancel()
+
+    async def stop(self) -> None:
+        """Stop every plugin: dependents before those they depend on, side by side otherwise."""
+        self._stopping = True
+        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
+        rank = {plugin: number for number, plugin in enumerate(self._admitted_order)}
+        newest_first = sorted(self._lives, key=lambda plugin: rank.get(plugin, math.inf), reverse=True)
+        with trio.CancelScope(shield=True):
+            for wave in stop_waves(newest_first, offers, self._registry):
+                for plugin in wave:
+                    self._lives[plugin].scope.cancel()
+                for plugin in wave:
+                    await self._lives[plugin].done.wait()
+
+    async def _live(self, life: _Life) -> None:
+        instance = life.instance
+        try:
+            with life.scope:
+                while True:
+                    try:
+                        delay = await self._epoch(life)
+                    except Exception as error:
+                        logger.exception("supervising %s failed", instance.id)
+                        instance.admitted = False
+                        if instance.status in RUNNING:
+                            instance.move("die", "internal error")
+                        await instance.tear_down("internal error")
+                        delay = self._fail(life, f"internal error: {error}")
+                    self._settle(life)
+                    with trio.move_on_after(delay):
+                        await life.wake.wait()
+                    life.wake = trio.Event()
+        finally:
+            with trio.CancelScope(shield=True):
+                instance.move("stop")
+                await instance.tear_down("the runner stops it")
+                instance.move("stopped")
+                life.done.set()
+                self._settle(life)
+                self._changed()
+
+    async def _epoch(self, life: _Life) -> float:
+        """Live through one epoch; return the seconds to wait before the next."""
+        instance = life.instance
+        life.refused = None
+        life.unwell = ""
+        instance.move("spawn")
+        try:
+            instance.start()
+        except SpawnError as error:
+            return self._fail(life, str(error))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_end, life, nursery.cancel_scope)
+            life.refused = await self._become_ready(life)
+            if life.refused is None:
+                await trio.sleep_forever()
+            nursery.cancel_scope.cancel()
+        lived = trio.current_time() - instance.started_at
+        process = instance.process
+        reason = life.unwell or (life.refused.message if life.refused else instance.detail)
+        instance.admitted = False
+        # Said before the slow part, so that nobody takes it for running meanwhile.
+        instance.move("die", reason or "the process ended")
+        life.signal()
+        exit_code = await instance.tear_down(reason or "the process ended")
+        last_words = process.stderr_tail.rpartition("\n")[2] if process else ""
+        return self._after_end(life, exit_code, _describe_end(exit_code, reason, last_words), lived)
+
+    async def _watch_end(self, life: _Life, scope: trio.CancelScope) -> None:
+        await life.instance.wait_end()
+        scope.cancel()
+
+    async def _become_ready(self, life: _Life) -> RpcError | None:
+        """Greet, prepare, wait for admission; return why it is refused, if it is."""
+        instance = life.instance
+        try:
+            await instance.greet()
+            await self._prepare(instance)
+        except RpcError as error:
+            return error
+        life.waiting = True
+        try:
+            self._admit()
+            while not instance.admitted:
+                if life.refused is not None:
+                    return life.refused
+                await life.change.wait()
+        finally:
+            life.waiting = False
+        return None
+
+    # ---- admission
+
+    def _offers(self, *, admitted: bool) -> dict[str, Offer]:
+        return {
+            plugin: Offer(life.instance.provides, life.instance.requires)
+            for plugin, life in self._lives.items()
+            if (life.instance.admitted if admitted else life.waiting and not life.instance.admitted)
+        }
+
+    def _admit(self) -> None:
+        """Admit whoever can be; refuse those who wait for something that cannot come any more."""
+        for plugin in admissible(self._offers(admitted=False), self._offers(admitted=True), self._registry):
+            life = self._lives[plugin]
+            life.instance.admitted = True
+            if plugin in self._admitted_order:
+                self._admitted_order.remove(plugin)
+            self._admitted_order.append(plugin)
+            health = life.instance.handshake.health if life.instance.handshake else None
+            life.unwell = ""
+            life.instance.move("admit", health.detail if health else "")
+            if health and health.status == "degraded":
+                life.instance.move("degrade", health.detail)
+            self._settle(life)
+            life.signal()
+            self._retry_refused()
+        self._refuse_hopeless()
+        self._review_running()
+
+    def _refuse_hopeless(self) -> None:
+        unsettled = any(
+            life.instance.status == "backoff" or (life.instance.status == "starting" and not life.waiting)
+            for life in self._lives.values()
+        )
+        if unsettled:
+            return
+        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
+        for plugin, life in self._lives.items():
+            if not life.waiting or life.instance.admitted:
+                continue
+            missing = self.missing(life.instance)
+            life.instance.missing = tuple(missing)
+            life.refused = RpcError(
+                ErrorCode.CAPABILITY_MISSING,
+                explain_gap(plugin, offers, missing, self._registry),
+                {"plugin": plugin, "missing": missing},
+            )
+            life.signal()
+
+    def _retry_refused(self) -> None:
+        """Start again those that failed for want of what has just been admitted."""
+        for life in self._lives.values():
+            if life.instance.status == "failed" and life.instance.missing and not self.missing(life.instance):
+                life.wake.set()
+
+    def _review_running(self) -> None:
+        """Degrade the dependents of what went down, and bring them back."""
+        for life in self._lives.values():
+            instance = life.instance
+            if not instance.running:
+                continue
+            instance.missing = tuple(self.missing(instance))
+            health = instance.handshake.health if instance.handshake else None
+            trouble = f"missing: {', '.join(instance.missing)}" if instance.missing else ""
+            if not trouble and health and health.status == "degraded":
+                trouble = health.detail or "the plugin reports that it is degraded"
+            if trouble and instance.status == "ready":
+                instance.move("degrade", trouble)
+            elif not trouble and instance.status == "degraded":
+                instance.move("recover", health.detail if health else "")
+
+    # ---- restarts
+
+    def _after_end(self, life: _Life, exit_code: int | None, reason: str, lived: float) -> float:
+        instance = life.instance
+        policy = instance.spec.restart
+        now = trio.current_time()
+        if lived >= self._timing.healthy_after:
+            life.failures = 0
+        if life.refused is not None and life.refused.code in (ErrorCode.INCOMPATIBLE, ErrorCode.CAPABILITY_MISSING):
+            return self._fail(life, life.refused.message)
+        if exit_code == EXIT_DO_NOT_RESTART:
+            return self._fail(life, f"{reason}; exit code 125 asks not to be restarted")
+        if policy == "never" or (policy == "on-failure" and exit_code == 0 and not life.unwell):
+            return self._fail(life, f'{reason}; restart = "{policy}"')
+        recent = [at for at in life.restarts if now - at < self._timing.restart_window]
+        if len(recent) >= self._timing.restarts_in_window:
+            return self._fail(
+                life, f"{reason}; {len(recent)} restarts within {self._timing.restart_window:g} s are the limit"
+            )
+        life.restarts.append(now)
+        instance.restarts += 1
+        delay = min(self._timing.backoff_first * 2.0 ** min(life.failures, 16), self._timing.backoff_most)
+        life.failures += 1
+        delay *= 1 + self._random.random() / 4
+        logger.warning("%s#%d: %s; it starts again in %.1f s", instance.id, instance.epoch, reason, delay)
+        instance.detail = reason
+        self._changed()
+        return delay
+
+    def _fail(self, life: _Life, reason: str) -> float:
+        logger.error("%s#%d failed: %s", life.instance.id, life.instance.epoch, reason)
+        life.instance.move("give_up", reason)
+        self._changed()
+        return math.inf
+
+    def _changed(self) -> None:
+        if not self._stopping:
+            self._admit()
+        for life in self._lives.values():
+            life.signal()
+
+    def _settle(self, life: _Life) -> None:
+        life.settled = True
+        if all(other.settled for other in self._lives.values()):
+            self._settled.set()
+
+    # ---- health
+
+    async def _poll_health(self) -> None:
+        """Ask all running plugins in one go, so that an idle runner wakes once per interval and not once per plugin."""
+        while True:
+            await trio.sleep(self._timing.health_interval)
+            async with trio.open_nursery() as nursery:
+                for life in self._lives.values():
+                    if life.instance.running:
+                        nursery.start_soon(self._check_health, life, life.instance.epoch)
+
+    async def _check_health(self, life: _Life, epoch: int) -> None:
+        instance = life.instance
+        try:
+            health = await instance.health()
+        except RpcError as error:
+            if instance.epoch == epoch and instance.running and instance.process is not None:
+                life.unwell = f"it does not answer plugin.health: {error.message}"
+                instance.process.signal_group(signal.SIGKILL)
+            return
+        if instance.epoch == epoch:
+            self.note_health(instance, health)
+
+    def note_health(self, instance: Instance, health: HealthResult) -> None:
+        """A plugin said how it is, asked or by itself."""
+        instance.note_health(health)
+        self._review_running()
+
+
+def _describe_end(exit_code: int | None, reason: str, last_words: str) -> str:
+    if exit_code is None:
+        how = reason
+    elif exit_code < 0:
+        how = f"killed by {_signal_name(-exit_code)}"
+    else:
+        how = f"exited with code {exit_code}"
+    parts = [how]
+    if reason and reason not in (how, "end of file"):
+        parts.insert(0, reason)
+    if last_words:
+        parts.append(f"its last line on stderr: {last_words[:300]}")
+    return "; ".join(parts)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

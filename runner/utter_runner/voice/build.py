@@ -1,0 +1,171 @@
+"""Builds the voice room from the configuration: capture, hotkeys, cues, recogniser, controller.
+
+Rules here: only wiring; audio libraries are loaded by what uses them, when it opens a device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from utter_runner.voice.capture.capture import Capture
+from utter_runner.voice.capture.resample import wav_to_pcm
+from utter_runner.voice.capture.source import NoSource
+from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.playback import Playback
+from utter_runner.voice.recogniser import PluginRecogniser
+from utter_runner.voice.session import VoiceController
+from utter_runner.voice.settings import VoiceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from utter_runner.actions.commands import Commands
+    from utter_runner.config import AudioConfig, Config, HotkeysConfig
+    from utter_runner.supervision.supervisor import Supervisor
+    from utter_runner.voice.capture.source import AudioSource
+    from utter_runner.voice.hotkeys import HotkeyEvent, Hotkeys
+
+
+class VoiceError(Exception):
+    """A setting of the voice room is wrong; the message names it."""
+
+
+class Voice:
+    """The voice room, ready to run.
+
+    Attributes:
+        controller: the spoken session.
+        wav_to_pcm: decodes a WAV file to the session's audio.
+    """
+
+    wav_to_pcm = staticmethod(wav_to_pcm)
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        supervisor: Supervisor,
+        commands: Commands,
+        hints: Callable[[], list[str]],
+        emit: Callable[[dict[str, Any]], None],
+        timeout: float,
+    ) -> None:
+        voice, audio = config.voice, config.audio
+        self._capture = Capture(
+            _source(audio),
+            mode=audio.capture,
+            on_event=emit,
+            ring_seconds=float(audio.ring_seconds),
+            stall_seconds=voice.stall_ms / 1000,
+            silence_seconds=voice.zeros_ms / 1000,
+        )
+        self._playback = Playback(
+            audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
+        )
+        self.controller = VoiceController(
+            feed=self._capture,
+            recogniser=PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout),
+            commander=commands,
+            cues=CuePlayer(self._playback, enabled=audio.cues),
+            emit=emit,
+            settings=VoiceSettings(
+                pre_roll_ms=voice.pre_roll_ms,
+                post_roll_ms=voice.post_roll_ms,
+                tap_ms=voice.tap_ms,
+                tap=voice.tap,
+                max_ms=voice.max_ms,
+                stt_timeout_ms=round(timeout * 1000),
+            ),
+        )
+        self._hotkeys: Hotkeys | None = None
+        if config.hotkeys.enabled:
+            # Loads the table of keys, which is wanted only here.
+            from utter_runner.voice.hotkeys import HotkeyError  # noqa: PLC0415 - as said
+
+            try:
+                self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
+            except HotkeyError as error:
+                raise VoiceError(f"[hotkeys] {error}") from None
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._run_controller)
+            nursery.start_soon(self._capture.run)
+            nursery.start_soon(self._playback.run)
+            if self._hotkeys is not None:
+                nursery.start_soon(self._run_hotkeys, self._hotkeys)
+
+    async def _run_controller(self, task_status: trio.TaskStatus[None]) -> None:
+        await self.controller.run(task_status=task_status)
+
+    @staticmethod
+    async def _run_hotkeys(hotkeys: Hotkeys) -> None:
+        await hotkeys.run()
+
+    def status(self) -> dict[str, Any]:
+        """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`."""
+        off = {"available": False, "devices": [], "detail": "Hotkeys are switched off in [hotkeys]."}
+        return {
+            "hotkeys": self._hotkeys.status() if self._hotkeys else off,
+            "audio": self._capture.status,
+            "voice": self.controller.status(),
+        }
+
+    def close(self) -> None:
+        """Free the ring."""
+        self._capture.close()
+
+
+build_voice = Voice
+
+
+def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[[dict[str, Any]], None]) -> Hotkeys:
+    from utter_runner.voice.hotkeys import (  # noqa: PLC0415 - only what is configured
+        Bindings,
+        Cancel,
+        Hotkeys,
+        KernelBackend,
+        Press,
+        Release,
+        Toggle,
+    )
+
+    act: dict[type[HotkeyEvent], Callable[[], object]] = {
+        Press: controller.press,
+        Release: controller.release,
+        Toggle: controller.toggle,
+        Cancel: controller.cancel,
+    }
+
+    def on_event(event: HotkeyEvent) -> None:
+        act[type(event)]()
+
+    return Hotkeys(
+        Bindings.parse(push_to_talk=config.push_to_talk, toggle=config.toggle, cancel=config.cancel),
+        KernelBackend(),
+        on_event,
+        on_status=lambda status: emit({"event": "hotkeys", **status}),
+        only=config.devices,
+        ignore=config.ignore_devices,
+    )
+
+
+def _source(audio: AudioConfig) -> AudioSource:
+    if audio.source == "sounddevice":
+        from utter_runner.voice.capture.portaudio import PortAudioSource  # noqa: PLC0415 - only what is configured
+
+        return PortAudioSource(audio.device or "")
+    if audio.source == "pw-record":
+        from utter_runner.voice.capture.pw_record import PwRecordSource  # noqa: PLC0415 - as above
+
+        return PwRecordSource(audio.device or "")
+    if audio.source == "wav":
+        from utter_runner.voice.capture.wav import WavSource  # noqa: PLC0415 - as above
+
+        if audio.wav_path is None:
+            raise VoiceError('[audio] source = "wav" needs wav_path.')
+        return WavSource(audio.wav_path)
+    return NoSource('[audio] source is "none". Set it to "sounddevice" to use a microphone.')

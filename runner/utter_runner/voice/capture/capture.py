@@ -1,0 +1,357 @@
+"""The microphone that the rest of the house hears through: owns the ring, opens a source, and keeps it alive.
+
+Rules here: only `run` opens and closes the source and changes the state; the source writes into the ring from whatever
+thread it has, and the loop learns of it through an eventfd while somebody waits, and not otherwise. A closed microphone
+costs no wake-up. This is `voice.collaborators.AudioFeed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import trio
+
+from utter_runner.dataplane.ring import RingReader, RingWriter
+from utter_runner.voice.capture.source import SourceError
+from utter_runner.voice.collaborators import AudioUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from utter_runner.voice.capture.source import AudioSource, Frames
+
+Mode = Literal["always", "on-demand"]
+Event = dict[str, Any]
+Outcome = SourceError | Literal["closed", "silent"]
+"""Why an opening ended: it failed, nobody needed it any more, or it delivered nothing but zeros."""
+
+RATE = 16_000
+FIRST_FRAMES = 2.0
+"""Seconds from opening to the first frames."""
+STALL_TICKS = 5
+"""A stream that delivers nothing for this many ticks, which together are `stall_seconds`, has stalled. Ticks are
+counted, not seconds, so that a loop that was busy for a moment does not take its own absence for the microphone's."""
+FIRST_RETRY, LAST_RETRY = 0.1, 5.0
+
+ON_DEMAND_NOTE = "The microphone is opened when the key goes down, so there is no pre-roll."
+
+
+class Capture:
+    """One source of audio behind a ring.
+
+    Args:
+        source: what records.
+        mode: "always" keeps the microphone open, for pre-roll; "on-demand" opens it while somebody has acquired it.
+        on_event: told `{"event": "audio", "state": "open" | "closed" | "fault" | "recovered", "detail": text}`.
+        ring_seconds: how much audio the ring holds.
+        stall_seconds: a stream that delivers nothing for so long has stalled.
+        silence_seconds: nothing but zeros for so long, while somebody listens to a device, is a fault.
+    """
+
+    rate = RATE
+
+    def __init__(
+        self,
+        source: AudioSource,
+        *,
+        mode: Mode = "on-demand",
+        on_event: Callable[[Event], None],
+        ring_seconds: float = 70.0,
+        stall_seconds: float = 0.5,
+        silence_seconds: float = 3.0,
+    ) -> None:
+        self._source = source
+        self._mode = mode
+        self._on_event = on_event
+        self._stall_seconds = stall_seconds
+        self._silence_frames = round(silence_seconds * RATE)
+        self._ring = RingWriter.create(ring_seconds, RATE)
+        self._reader = RingReader(self._ring.fd)
+        self._holders = 0
+        self._changed = trio.Event()
+        self._delivering = False
+        self._announced = False
+        self._floor = 0
+        self._faults = 0
+        self._fault = ""
+        self._hopeless = False
+        self._silent = self._silence_told = False
+        self._checked = self._sounded = 0
+
+    @property
+    def ring(self) -> RingWriter:
+        """The ring, for handing its descriptor to readers."""
+        return self._ring
+
+    @property
+    def position(self) -> int:
+        """How many frames have been written so far: the number of the next one."""
+        return self._ring.position
+
+    @property
+    def oldest(self) -> int:
+        """The first frame that can still be read and was recorded since the source was last opened."""
+        return max(self._reader.oldest, self._floor)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """`{capture, open, device, faults, detail}`, the `audio` of `runner.status`."""
+        if self._fault:
+            detail = self._fault
+        elif self._silent:
+            detail = self._silence_text()
+        else:
+            detail = ON_DEMAND_NOTE if self._mode == "on-demand" else ""
+        return {
+            "capture": self._mode,
+            "open": self._delivering,
+            "device": self._source.description,
+            "faults": self._faults,
+            "detail": detail,
+        }
+
+    async def acquire(self) -> None:
+        """Has the microphone open until `release`; returns when audio arrives, after 2 s at most. Calls nest.
+
+        Raises:
+            AudioUnavailable: it cannot be opened. Nothing is held then.
+        """
+        if self._hopeless:
+            raise AudioUnavailable(self._fault)
+        self._holders += 1
+        if self._holders == 1:
+            self._begin_listening()
+        self._notify()
+        try:
+            await self._until_delivering()
+        except BaseException:
+            self.release()
+            raise
+
+    def _begin_listening(self) -> None:
+        self._checked = self._sounded = self.position
+        self._silence_told = False
+        if self._mode == "on-demand" and not self._delivering:
+            # What went wrong while the key was held the last time says nothing about this time.
+            self._fault = ""
+            self._announced = False
+
+    async def _until_delivering(self) -> None:
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(FIRST_FRAMES):
+            while not self._delivering and not self._hopeless:
+                await self._changed.wait()
+        if not self._delivering:
+            raise AudioUnavailable(self._fault or f"No audio came from {self._source.description} within 2 s.")
+
+    def release(self) -> None:
+        """Gives one `acquire` back."""
+        self._holders -= 1
+        self._notify()
+
+    def read(self, start: int, count: int) -> bytes:
+        """The frames `[start, start + count)` as f32le mono.
+
+        Raises:
+            Overrun: some of them have been overwritten.
+            ValueError: some of them are not written yet.
+        """
+        return self._reader.read(start, count)
+
+    async def wait_beyond(self, position: int) -> None:
+        """Returns once `self.position > position`.
+
+        Raises:
+            AudioUnavailable: the microphone failed and is not back, or it is closed and nobody has acquired it.
+        """
+        await trio.lowlevel.checkpoint()
+        if self.position <= position:
+            await self._wait_beyond(position, self._require_audio)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Opens, watches, re-opens and closes the source until it is cancelled; then closes the ring."""
+        try:
+            task_status.started()
+            await self._source.prepare()
+            retry = FIRST_RETRY
+            while True:
+                await self._until(needed=True)
+                opened = trio.current_time()
+                outcome = await self._open_once()
+                # A source that works for a while and fails again and again is not opened ten times a second.
+                if outcome == "closed" or trio.current_time() - opened > LAST_RETRY:
+                    retry = FIRST_RETRY
+                if isinstance(outcome, SourceError):
+                    with trio.move_on_after(retry):
+                        await self._until(needed=False)
+                    retry = min(2 * retry, LAST_RETRY)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Gives the ring back; only for a capture that does not run."""
+        self._delivering = False
+        self._reader.close()
+        self._ring.close()
+
+    async def _open_once(self) -> Outcome:
+        """One opening of the source, to its end."""
+        opening = _Opening(self._ring)
+        self._floor = start = self.position
+        try:
+            async with trio.open_nursery() as nursery:
+                opening.scope = nursery.cancel_scope
+                nursery.start_soon(self._record, opening)
+                nursery.start_soon(self._close_when_unneeded, opening)
+                nursery.start_soon(self._watch, opening, start)
+        finally:
+            opening.live = False
+            self._delivering = False
+        if isinstance(opening.outcome, SourceError):
+            self._report(opening.outcome)
+        elif opening.outcome == "closed" and self._announced and not self._fault:
+            self._announced = False
+            self._emit("closed", "")
+        return opening.outcome
+
+    async def _record(self, opening: _Opening) -> None:
+        try:
+            await self._source.run(opening.write)
+        except SourceError as error:
+            opening.finish(error)
+
+    async def _close_when_unneeded(self, opening: _Opening) -> None:
+        await self._until(needed=False)
+        opening.finish("closed")
+
+    async def _watch(self, opening: _Opening, start: int) -> None:
+        name = self._source.description
+        with trio.move_on_after(FIRST_FRAMES) as first:
+            await self._wait_beyond(start, lambda: None)
+        if first.cancelled_caught:
+            opening.finish(SourceError(f"No audio came from {name} within 2 s after it was opened."))
+            return
+        self._open_and_well()
+        seen, missed = self.position, 0
+        while missed < STALL_TICKS:
+            await trio.sleep(self._stall_seconds / STALL_TICKS)
+            position = self.position
+            missed = missed + 1 if position == seen else 0
+            seen = position
+            if self._heard_only_silence(position):
+                opening.finish("silent")
+                return
+        reason = (
+            f"No audio has come from {name} for {self._stall_seconds:g} s; "
+            "the sound server may hang, or the device is gone."
+        )
+        opening.finish(SourceError(reason))
+
+    def _open_and_well(self) -> None:
+        self._delivering = True
+        if self._fault:
+            self._fault = ""
+            self._emit("recovered", f"Audio comes from {self._source.description} again.")
+        elif not self._announced:
+            self._emit("open", self._source.description)
+        self._announced = True
+        self._notify()
+
+    def _report(self, fault: SourceError) -> None:
+        """A fault is counted and told once, however often re-opening fails after it."""
+        known, self._fault = self._fault, fault.reason
+        self._hopeless = fault.permanent
+        if not known:
+            self._faults += 1
+            self._emit("fault", fault.reason)
+        self._notify()
+        # Whoever waits for frames is to learn of it.
+        self._ring.wake()
+
+    def _heard_only_silence(self, position: int) -> bool:
+        """Looks at the new frames; True once when a device has delivered nothing but zeros for too long."""
+        if not self._source.live or not self._holders:
+            return False
+        start = max(self._checked, self._reader.oldest)
+        # Bytes of +0.0 and -0.0; what is left of other numbers that consist of these is below any microphone's noise.
+        sound = self._reader.read(start, position - start).translate(None, b"\0\x80")
+        self._checked = position
+        if sound:
+            self._sounded = position
+            if self._silent:
+                self._silent = False
+                self._emit("recovered", f"{self._source.description} is not silent any more.")
+        elif not self._silence_told and position - self._sounded >= self._silence_frames:
+            self._silent = self._silence_told = True
+            self._faults += 1
+            self._emit("fault", self._silence_text())
+            return True
+        return False
+
+    def _silence_text(self) -> str:
+        return (
+            f"{self._source.description} delivers nothing but silence. It may be muted, or the wrong microphone may be"
+            " chosen in the sound settings."
+        )
+
+    def _require_audio(self) -> None:
+        if self._fault:
+            raise AudioUnavailable(self._fault)
+        if not self._needed:
+            raise AudioUnavailable("The microphone is closed.")
+
+    async def _wait_beyond(self, position: int, check: Callable[[], None]) -> None:
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._ring.attach(fd)
+            try:
+                while self._ring.position <= position:
+                    check()
+                    await trio.lowlevel.wait_readable(fd)
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(fd)
+            finally:
+                self._ring.detach(fd)
+        finally:
+            os.close(fd)
+
+    @property
+    def _needed(self) -> bool:
+        return not self._hopeless and (self._mode == "always" or self._holders > 0)
+
+    async def _until(self, *, needed: bool) -> None:
+        while self._needed != needed:
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    def _emit(self, state: str, detail: str) -> None:
+        self._on_event({"event": "audio", "state": state, "detail": detail})
+
+
+class _Opening:
+    """One opening of the source: what it delivers after its end is dropped."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+        self.live = True
+        self.scope: trio.CancelScope
+        self.outcome: Outcome = "closed"
+        self._finished = False
+        ring.new_generation()
+
+    def write(self, frames: Frames) -> None:
+        """Takes frames from the source, on any thread."""
+        if self.live:
+            self._ring.write(frames)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Ends the opening; of several reasons the first counts."""
+        if not self._finished:
+            self._finished = True
+            self.outcome = outcome
+            self.scope.cancel()

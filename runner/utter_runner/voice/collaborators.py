@@ -1,0 +1,163 @@
+"""What a spoken session needs from the rest of the house: audio, recognition, commands, cues.
+
+Rules here: Protocols, their value types and their errors only, no behaviour. Every span of audio is counted in frames
+of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `trio.current_time()`. The fakes in
+`utter_runner.voice.fakes` follow the same contracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from utter_protocol.methods import CommandResult, Provenance, Transcript
+
+CueName = Literal["start", "stop", "done", "error", "confirm", "cancel"]
+Phase = Literal["planning", "confirming", "acting"]
+EmitEvent = Callable[[dict[str, Any]], None]
+PhaseCallback = Callable[[Phase], None]
+
+SAMPLE_BYTES = 4
+"""Bytes of one frame: one channel of float32."""
+
+
+class AudioUnavailable(Exception):
+    """The microphone cannot be opened, or stopped delivering.
+
+    Args:
+        reason: one sentence for a person: what happened and what to do.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class AudioFeed(Protocol):
+    """Live audio behind a ring that several readers share.
+
+    `position` only grows, also over a reopened device; frames are never renumbered.
+    """
+
+    @property
+    def rate(self) -> int:
+        """Frames per second (16 000)."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """How many frames have been written so far: the number of the next one."""
+        ...
+
+    @property
+    def oldest(self) -> int:
+        """The first frame that can still be read and that is contiguous with the present.
+
+        Audio from before the device was last (re)opened is not contiguous, whether or not the ring still holds it.
+        """
+        ...
+
+    async def acquire(self) -> None:
+        """Open the microphone if it is closed. Calls nest: each is matched by one `release`.
+
+        Raises:
+            AudioUnavailable: it cannot be opened. Nothing is held then.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give one `acquire` back. The device may be closed when nobody holds it. Never raises."""
+        ...
+
+    def read(self, start: int, count: int) -> bytes:
+        """The frames `[start, start + count)` as f32le mono.
+
+        Raises:
+            utter_runner.dataplane.ring.Overrun: some of them were overwritten.
+            ValueError: some of them are not written yet.
+        """
+        ...
+
+    async def wait_beyond(self, position: int) -> None:
+        """Return once `self.position > position`.
+
+        Raises:
+            AudioUnavailable: the device failed, also when it failed before the call and was not reopened since.
+        """
+        ...
+
+
+class RecognitionStream(Protocol):
+    """One utterance on its way into the recogniser."""
+
+    def feed(self, data: bytes) -> None:
+        """Hand over the next whole frames (f32le mono). Never blocks; bounded by the caller.
+
+        Raises:
+            RpcError: the recogniser is gone.
+        """
+        ...
+
+    async def finish(self, timeout: float) -> Transcript:
+        """Everything was fed: return what was said.
+
+        Raises:
+            RpcError: the recogniser failed, or took longer than `timeout` seconds.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Forget the utterance. Never blocks, never raises, may be called twice and after a failure."""
+        ...
+
+
+class Recogniser(Protocol):
+    """The speech-to-text plugin."""
+
+    async def start(self, session: str) -> RecognitionStream:
+        """Open an utterance. A call that is cancelled leaves no utterance open.
+
+        Raises:
+            RpcError: no recogniser is running, or it refused.
+        """
+        ...
+
+
+class Commander(Protocol):
+    """Router, policy, confirmation and action in one: the only way from text to a deed."""
+
+    async def command(
+        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+    ) -> CommandResult:
+        """Do what was said. Cancelling the call withdraws a pending confirmation (as denied) and cancels the action.
+
+        Args:
+            utterance: the text heard.
+            session: the id that events about this command carry.
+            provenance: `user` for speech.
+            on_phase: called on every change of phase, in order; the call starts in `planning`. It may cancel the call.
+
+        Raises:
+            RpcError: there is no router, or it failed; errors of single steps are in the result instead.
+        """
+        ...
+
+
+class Cues(Protocol):
+    """Short sounds that say what the session does."""
+
+    def play(self, name: CueName) -> float:
+        """Start a cue and return how many seconds pass until it has died away, 0.0 if nothing sounds.
+
+        Never blocks, never raises.
+        """
+        ...
+
+
+class AudioOutput(Protocol):
+    """A loudspeaker."""
+
+    def play(self, pcm: bytes, rate: int) -> None:
+        """Start f32le mono audio. Never blocks; raises nothing that the caller must handle."""
+        ...

@@ -1,0 +1,246 @@
+"""Collaborators of a spoken session that need no hardware and no plugins, for tests and programs built on this room.
+
+Rules here: they keep every promise of `utter_runner.voice.collaborators`, and remember what was asked of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import CommandResult, Provenance, StepResult, Transcript
+from utter_runner.dataplane.ring import Overrun
+from utter_runner.voice.collaborators import SAMPLE_BYTES, AudioUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from utter_runner.voice.collaborators import CueName, PhaseCallback
+
+
+def numbered(start: int, count: int) -> bytes:
+    """Frames that carry their own number, none of them silent."""
+    return struct.pack(f"<{count}I", *range(start + 1, start + count + 1))
+
+
+class FakeFeed:
+    """A microphone whose frames are numbered (`numbered`), so that a test can tell which of them arrived.
+
+    Args:
+        rate: frames per second.
+        capacity: how many frames the ring holds.
+        opening_s: how long `acquire` takes while nobody holds the microphone.
+    """
+
+    def __init__(self, *, rate: int = 16_000, capacity: int = 64 * 16_000, opening_s: float = 0.0) -> None:
+        self.rate = rate
+        self.capacity = capacity
+        self.opening_s = opening_s
+        self.position = 0
+        self.holders = 0
+        self.fault: str | None = None
+        self._opened_at = 0
+        self._changed = trio.Event()
+
+    @property
+    def oldest(self) -> int:
+        """The first readable frame of this opening."""
+        return max(self._opened_at, self.position - self.capacity)
+
+    async def acquire(self) -> None:
+        """Open the microphone; see `AudioFeed.acquire`."""
+        await trio.sleep(self.opening_s if self.holders == 0 else 0.0)
+        if self.fault is not None:
+            raise AudioUnavailable(self.fault)
+        if self.holders == 0:
+            self._opened_at = self.position
+        self.holders += 1
+
+    def release(self) -> None:
+        """Give it back; see `AudioFeed.release`."""
+        if self.holders == 0:
+            raise AssertionError("the microphone was released more often than it was acquired")
+        self.holders -= 1
+
+    def read(self, start: int, count: int) -> bytes:
+        """Read frames; see `AudioFeed.read`."""
+        if start < 0 or start + count > self.position:
+            raise ValueError(f"frames {start} to {start + count} of {self.position} were asked for")
+        if start < self.oldest:
+            raise Overrun(self.oldest)
+        return numbered(start, count)
+
+    async def wait_beyond(self, position: int) -> None:
+        """Wait for frames; see `AudioFeed.wait_beyond`."""
+        await trio.lowlevel.checkpoint()
+        while self.position <= position:
+            if self.fault is not None:
+                raise AudioUnavailable(self.fault)
+            await self._changed.wait()
+
+    def advance(self, frames: int) -> None:
+        """The microphone delivers so many frames, if anyone holds it."""
+        if self.holders and self.fault is None:
+            self.position += frames
+            self._wake()
+
+    async def run(self, period_s: float = 0.02) -> None:
+        """Deliver audio at the pace of the clock, forever."""
+        while True:
+            await trio.sleep(period_s)
+            self.advance(round(period_s * self.rate))
+
+    def fail(self, reason: str) -> None:
+        """The device breaks until `repair`."""
+        self.fault = reason
+        self._wake()
+
+    def repair(self) -> None:
+        """The device can be opened again."""
+        self.fault = None
+        self._opened_at = self.position
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class FakeRecogniser:
+    """Hears what it was told to hear, in order, and "" after that.
+
+    Attributes:
+        streams: every utterance by session.
+        texts: what is heard next.
+        start_error: raised by `start` when set.
+        finish_error: raised by `finish` when set.
+        may_finish: `finish` waits for it.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = deque(texts)
+        self.streams: dict[str, FakeStream] = {}
+        self.start_error: RpcError | None = None
+        self.finish_error: RpcError | None = None
+        self.may_finish = trio.Event()
+        self.may_finish.set()
+
+    async def start(self, session: str) -> FakeStream:
+        """Open an utterance."""
+        await trio.lowlevel.checkpoint()
+        if self.start_error is not None:
+            raise self.start_error
+        stream = self.streams[session] = FakeStream(self)
+        return stream
+
+    @property
+    def open(self) -> list[str]:
+        """The sessions whose utterance is neither finished nor cancelled."""
+        return [name for name, stream in self.streams.items() if not (stream.finished or stream.cancelled)]
+
+
+class FakeStream:
+    """One utterance of a `FakeRecogniser`."""
+
+    def __init__(self, recogniser: FakeRecogniser) -> None:
+        self._recogniser = recogniser
+        self.chunks: list[bytes] = []
+        self.finished = False
+        self.cancelled = False
+
+    @property
+    def audio(self) -> bytes:
+        """All that was fed."""
+        return b"".join(self.chunks)
+
+    def feed(self, data: bytes) -> None:
+        """Take frames."""
+        if self.finished or self.cancelled:
+            raise AssertionError("audio was fed into an utterance that is over")
+        self.chunks.append(data)
+
+    async def finish(self, timeout: float) -> Transcript:
+        """Return the next text."""
+        with trio.move_on_after(timeout):
+            await self._recogniser.may_finish.wait()
+            await trio.lowlevel.checkpoint()
+            if self._recogniser.finish_error is not None:
+                raise self._recogniser.finish_error
+            self.finished = True
+            text = self._recogniser.texts.popleft() if self._recogniser.texts else ""
+            return Transcript(text=text, audio_ms=len(self.audio) // SAMPLE_BYTES // 16)
+        raise RpcError(ErrorCode.TIMED_OUT, f"The recogniser took longer than {timeout:g} s.")
+
+    def cancel(self) -> None:
+        """Forget it."""
+        self.cancelled = True
+
+
+async def obey(utterance: str, on_phase: PhaseCallback) -> CommandResult:
+    """A command that works at once: one step that says what it was told."""
+    on_phase("acting")
+    await trio.lowlevel.checkpoint()
+    step = StepResult(op="say", ok=True, detail=f"Said {utterance}.", decision="allow")
+    return CommandResult(results=[step], latency_ms={"router": 1.0, "policy": 0.1, "action": 2.0})
+
+
+class FakeCommander:
+    """Does what its behaviour does.
+
+    Args:
+        behaviour: called with the utterance and `on_phase`.
+    """
+
+    def __init__(self, behaviour: Callable[[str, PhaseCallback], Awaitable[CommandResult]] = obey) -> None:
+        self.behaviour = behaviour
+        self.commands: list[tuple[str, str, Provenance]] = []
+        self.running: list[str] = []
+        self.cancelled: list[str] = []
+
+    async def command(
+        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+    ) -> CommandResult:
+        """Run the behaviour and remember how it went."""
+        self.commands.append((session, utterance, provenance))
+        self.running.append(session)
+        try:
+            return await self.behaviour(utterance, on_phase)
+        except trio.Cancelled:
+            self.cancelled.append(session)
+            raise
+        finally:
+            self.running.remove(session)
+
+
+class FakeCues:
+    """Remembers what was played.
+
+    Args:
+        seconds: how long each cue sounds; the others are silent.
+    """
+
+    def __init__(self, seconds: Mapping[CueName, float] | None = None) -> None:
+        self.seconds = dict(seconds or {})
+        self.played: list[CueName] = []
+
+    def play(self, name: CueName) -> float:
+        """Remember the cue."""
+        self.played.append(name)
+        return self.seconds.get(name, 0.0)
+
+
+class FakeOutput:
+    """A loudspeaker that keeps what it was given; raises `error` instead when that is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.played: list[tuple[bytes, int]] = []
+
+    def play(self, pcm: bytes, rate: int) -> None:
+        """Keep the sound."""
+        if self.error is not None:
+            raise self.error
+        self.played.append((pcm, rate))

@@ -1,0 +1,61 @@
+"""What became of a spoken session, in one word and one sentence.
+
+Rules here: pure; the words are those of `SessionReport.outcome`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from utter_protocol.errors import ErrorCode, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from utter_protocol.methods import CommandResult, StepResult
+    from utter_runner.voice.collaborators import CueName
+
+_BLOCKED = frozenset({ErrorCode.NOT_PERMITTED, ErrorCode.UNTRUSTED_PROVENANCE})
+
+CUES: Mapping[str, CueName | None] = {
+    "done": "done",
+    "failed": "error",
+    "not_understood": "error",
+    "nothing_heard": "cancel",
+    "blocked": "error",
+    "cancelled": "cancel",
+    "tap": None,
+    "unavailable": "error",
+}
+"""The sound that each outcome ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a session."""
+
+    name: str
+    detail: str = ""
+    results: list[StepResult] = field(default_factory=list)
+    latency: Mapping[str, float] = field(default_factory=dict)
+
+
+def of_result(result: CommandResult) -> Outcome:
+    """The outcome of a command that ran to its end: done only if every step is."""
+    failed = [step for step in result.results if not step.ok]
+    if not result.understood or not result.results:
+        name = "not_understood"
+    elif not failed:
+        name = "done"
+    elif any(step.error is not None and step.error.code in _BLOCKED for step in failed):
+        name = "blocked"
+    else:
+        name = "failed"
+    detail = result.detail or (failed[0].detail if failed else "")
+    return Outcome(name, detail, result.results, result.latency_ms)
+
+
+def of_error(error: RpcError) -> Outcome:
+    """The outcome when the recogniser or the router could not be used."""
+    return Outcome("cancelled" if error.code == ErrorCode.CANCELLED else "unavailable", error.message)

@@ -1,0 +1,136 @@
+"""The microphone's part of a session: which frames belong to it, and taking them out of the ring.
+
+Rules here: the recorder owns the two marks that keep sessions apart, the frame before which nothing may be used again
+and the moment until which a cue may be heard; it moves no state of a session.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from utter_runner.voice.collaborators import AudioUnavailable
+from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
+
+if TYPE_CHECKING:
+    from utter_runner.voice.collaborators import AudioFeed
+    from utter_runner.voice.recording import Session
+    from utter_runner.voice.settings import VoiceSettings
+
+_STALL_S = 2.0
+
+
+class Recorder:
+    """Cuts sessions out of the feed.
+
+    Args:
+        feed: the microphone.
+        settings: pre-roll, post-roll, maximum length and the cue's margin.
+    """
+
+    def __init__(self, feed: AudioFeed, settings: VoiceSettings) -> None:
+        self._feed = feed
+        self._settings = settings
+        self._floor = 0
+        self._cue_until = -math.inf
+
+    async def open(self, session: Session) -> None:
+        """Get the microphone, unless the session took it over.
+
+        Raises:
+            AudioUnavailable: it cannot be opened.
+        """
+        if not session.holding:
+            await self._feed.acquire()
+            session.holding = True
+
+    def close(self, session: Session) -> None:
+        """Give the microphone back, unless another session took it over."""
+        if session.holding:
+            session.holding = False
+            self._feed.release()
+
+    def begin(self, session: Session) -> None:
+        """The microphone is open: choose the first frame.
+
+        It lies the pre-roll before the key went down, but never in audio of an earlier opening, of another session or
+        of a cue.
+        """
+        now, position = trio.current_time(), self._feed.position
+        before = now - session.opened_at + self._settings.pre_roll_ms / 1000
+        quiet = max(now - self._cue_until, 0.0)
+        session.begin(min(position, max(self._feed.oldest, self._floor, position - self._frames(min(before, quiet)))))
+        if session.state is State.TAIL:
+            session.end = position + self._frames(self._settings.post_roll_ms / 1000)
+
+    def mute_cue(self, session: Session) -> None:
+        """From here on the session hears silence for as long as a cue sounds."""
+        position = self._feed.position
+        session.muted = (position, position + self._frames(max(self._cue_until - trio.current_time(), 0.0)))
+
+    def cue_sounds(self, seconds: float) -> None:
+        """A cue was started that has died away after `seconds`."""
+        if seconds > 0:
+            self._cue_until = trio.current_time() + seconds + self._settings.cue_margin_ms / 1000
+
+    async def more(self, session: Session) -> bool:
+        """Wait for frames and take them; at the maximum length return False instead, and wait no longer.
+
+        Raises:
+            AudioUnavailable: the microphone failed, or delivers nothing though the key is up.
+            Overrun: audio was lost.
+        """
+        with trio.CancelScope(deadline=self._patience(session)) as session.waiting:
+            await self._feed.wait_beyond(session.cursor)
+        if session.state not in RECORDING:
+            return True
+        if session.state in OPEN_ENDED:
+            if trio.current_time() >= self._patience(session):
+                return False
+        elif session.waiting.cancelled_caught:
+            raise AudioUnavailable("The microphone delivered nothing more after the key was released: speak again.")
+        session.pull(self._feed)
+        return True
+
+    def stop(self, session: Session) -> None:
+        """The key is up: the session ends after the post-roll. Its state is `TAIL` next."""
+        session.key_up_at = trio.current_time()
+        session.waiting.deadline = self._tail_patience(session.key_up_at)
+        if session.start is not None:
+            session.end = self._feed.position + self._frames(self._settings.post_roll_ms / 1000)
+
+    def cut(self, session: Session) -> None:
+        """End the session at the present frame, where the next one begins.
+
+        Raises:
+            Overrun: audio was lost.
+        """
+        self._floor = self._feed.position
+        session.recording.cancel()
+        if session.start is not None:
+            session.end = self._feed.position if session.end is None else min(self._feed.position, session.end)
+            self._floor = session.end
+            session.pull(self._feed)
+        session.close()
+
+    def complete(self, session: Session) -> None:
+        """All of the session's audio is there."""
+        self._floor = session.cursor
+        session.close()
+
+    def abandon(self) -> None:
+        """The session that records is dropped: nobody may hear what it recorded."""
+        self._floor = self._feed.position
+
+    def _patience(self, session: Session) -> float:
+        if session.state in OPEN_ENDED:
+            return session.opened_at + self._settings.max_ms / 1000
+        return self._tail_patience(session.key_up_at or 0.0)
+
+    def _tail_patience(self, key_up_at: float) -> float:
+        return key_up_at + self._settings.post_roll_ms / 1000 + _STALL_S
+
+    def _frames(self, seconds: float) -> int:
+        return round(seconds * self._feed.rate)

@@ -1,0 +1,134 @@
+"""One spoken session: its state, its span of audio, and its way from the ring to the recogniser.
+
+Rules here: the controller changes `state`, the recorder the span; the cursor moves only in `pull`. Audio is copied out
+of the ring as it arrives, so that a session that waits for its turn does not depend on how much the ring holds; what is
+kept is bounded by the maximum length. No frame is handed over twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.voice.collaborators import SAMPLE_BYTES
+from utter_runner.voice.machine import State
+
+if TYPE_CHECKING:
+    from utter_protocol.methods import SessionReport
+    from utter_runner.voice.collaborators import AudioFeed
+
+MAX_CHUNK_FRAMES = 8_000
+"""Half a second: its base64 stays below the 64 KiB that travel inline."""
+
+
+def check_recording(pcm: bytes, *, rate: int, max_ms: int) -> None:
+    """Refuse a recording that cannot be one session.
+
+    Raises:
+        RpcError: invalid params: not whole float32 frames, or longer than `max_ms`.
+    """
+    frames, rest = divmod(len(pcm), SAMPLE_BYTES)
+    if rest:
+        raise RpcError(
+            ErrorCode.INVALID_PARAMS,
+            f"The recording has {len(pcm)} bytes, which are not whole float32 frames.",
+            {"field": "wav_b64"},
+        )
+    if frames * 1000 > max_ms * rate:
+        raise RpcError(
+            ErrorCode.INVALID_PARAMS,
+            f"The recording is {frames / rate:.1f} s long; one session is at most {max_ms / 1000:g} s (voice.max_ms).",
+            {"field": "wav_b64", "bound": "voice.max_ms", "limit": max_ms},
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One session.
+
+    Attributes:
+        id: its name in events.
+        opened_at: when the key went down.
+        behind: `done` of every earlier session that still runs; its turn comes when all of them are set.
+        live: False for a recording that was handed in whole.
+        key_up_at: when the key went up, or the recording was complete.
+        captured_at: when the last frame was there.
+        start: its first frame in the ring; None until the microphone is open.
+        end: the frame after its last one; None while that is unknown.
+        cursor: the next frame to take from the ring.
+        muted: the span of frames in which a cue sounds; they are handed over as silence.
+        holding: it has the microphone acquired.
+        report: how it ended; None while it has not.
+        done: set when it has ended and nothing of it runs any more.
+        scope: cancels all its work.
+        recording: cancels its recording alone.
+        waiting: its wait for the next frames.
+    """
+
+    id: str
+    opened_at: float
+    behind: tuple[trio.Event, ...] = ()
+    live: bool = True
+    state: State = State.IDLE
+    key_up_at: float | None = None
+    captured_at: float | None = None
+    start: int | None = None
+    end: int | None = None
+    cursor: int = 0
+    muted: tuple[int, int] = (0, 0)
+    holding: bool = False
+    heard: str = ""
+    report: SessionReport | None = None
+    latency: dict[str, float] = field(default_factory=dict)
+    done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    recording: trio.CancelScope = field(default_factory=trio.CancelScope)
+    waiting: trio.CancelScope = field(default_factory=trio.CancelScope)
+    sender: trio.MemorySendChannel[bytes] = field(init=False)
+    audio: trio.MemoryReceiveChannel[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sender, self.audio = trio.open_memory_channel(math.inf)
+
+    @property
+    def complete(self) -> bool:
+        """Every frame up to the end has been taken."""
+        return self.end is not None and self.cursor >= self.end
+
+    def begin(self, start: int) -> None:
+        """The microphone is open: the utterance begins at frame `start`."""
+        self.start = self.cursor = start
+
+    def pull(self, feed: AudioFeed) -> None:
+        """Take what the ring has of this session.
+
+        Raises:
+            Overrun: the ring has already lost a part of it.
+        """
+        limit = feed.position if self.end is None else min(feed.position, self.end)
+        while self.cursor < limit:
+            count = min(limit - self.cursor, MAX_CHUNK_FRAMES)
+            data = feed.read(self.cursor, count)
+            self.sender.send_nowait(self._silenced(data))
+            self.cursor += count
+
+    def put(self, pcm: bytes) -> None:
+        """Take audio that did not come from the ring."""
+        step = MAX_CHUNK_FRAMES * SAMPLE_BYTES
+        for at in range(0, len(pcm), step):
+            self.sender.send_nowait(pcm[at : at + step])
+
+    def close(self) -> None:
+        """No more audio comes."""
+        self.sender.close()
+
+    def _silenced(self, data: bytes) -> bytes:
+        first = max(self.muted[0] - self.cursor, 0) * SAMPLE_BYTES
+        last = min(max(self.muted[1] - self.cursor, 0) * SAMPLE_BYTES, len(data))
+        if first >= last:
+            return data
+        return data[:first] + bytes(last - first) + data[last:]

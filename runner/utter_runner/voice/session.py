@@ -1,0 +1,397 @@
+"""The push-to-talk session: from a held key to a command, one at a time.
+
+Rules here: `VoiceController` alone changes a session's state, and only by a row of `machine.TRANSITIONS`. Its methods
+for the key are synchronous and may be called from any task of the loop; the work of a session runs in tasks of `run`.
+Every session that was opened ends in exactly one report. Audio of one session (also of a cancelled one, or a tap) never
+reaches another, and no cue but its own first one sounds while a session records.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import SessionReport
+from utter_runner.dataplane.ring import Overrun
+from utter_runner.voice import outcome
+from utter_runner.voice.collaborators import AudioUnavailable
+from utter_runner.voice.machine import OPEN_ENDED, RECORDING, TRANSITIONS, Effect, Event, State
+from utter_runner.voice.outcome import Outcome
+from utter_runner.voice.recorder import Recorder
+from utter_runner.voice.recording import Session, check_recording
+from utter_runner.voice.settings import VoiceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from utter_runner.voice.collaborators import (
+        AudioFeed,
+        Commander,
+        CueName,
+        Cues,
+        EmitEvent,
+        Phase,
+        Recogniser,
+    )
+
+_QUEUE_LIMIT = 2
+_PHASE_EVENTS: dict[Phase, Event] = {"planning": Event.PLAN, "confirming": Event.ASK, "acting": Event.ACT}
+_CANCELLED = Outcome("cancelled", "It was cancelled.")
+_REPLACED = Outcome(
+    "cancelled", "A newer press of the key took the place of the confirmation, so nothing was confirmed."
+)
+_STOPPING = Outcome("cancelled", "The runner is stopping.")
+_TAP = Outcome("tap", "The key was only tapped: hold it while you speak.")
+_SILENCE = Outcome("nothing_heard", "Nothing was said.")
+_BUSY = "A command is running and another one waits behind it already; this press of the key was ignored."
+
+log = logging.getLogger(__name__)
+
+
+def _random_id() -> str:
+    return secrets.token_hex(6)
+
+
+class VoiceController:
+    """Runs spoken sessions.
+
+    Args:
+        feed: the microphone.
+        recogniser: speech to text.
+        commander: text to deed.
+        cues: short sounds.
+        emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
+        settings: lengths and limits.
+        new_id: makes session ids.
+        wall_clock: the seconds since the epoch that events carry as `at`.
+    """
+
+    def __init__(
+        self,
+        *,
+        feed: AudioFeed,
+        recogniser: Recogniser,
+        commander: Commander,
+        cues: Cues,
+        emit: EmitEvent,
+        settings: VoiceSettings | None = None,
+        new_id: Callable[[], str] = _random_id,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._feed = feed
+        self._recogniser = recogniser
+        self._commander = commander
+        self._cues = cues
+        self._emit = emit
+        self._settings = settings or VoiceSettings()
+        self._new_id = new_id
+        self._wall_clock = wall_clock
+        self._nursery: trio.Nursery | None = None
+        self._sessions: list[Session] = []
+        self._running: list[Session] = []
+        self._recorder = Recorder(feed, self._settings)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                for session in list(self._sessions):
+                    self._finish(session, _STOPPING)
+
+    def status(self) -> dict[str, Any]:
+        """`{state, session}`: the session that listens, else the front one, else idle and ""."""
+        shown = self._recording() or (self._sessions[0] if self._sessions else None)
+        return self._answer(shown)
+
+    def press(self) -> dict[str, Any]:
+        """The key went down.
+
+        Returns:
+            `{session, state}` of the session that listens now or that this press ended; `session` is "" when the press
+            was refused because one is already queued, or the controller does not run.
+        """
+        return self._start(Event.PRESS)
+
+    def toggle(self) -> dict[str, Any]:
+        """Start listening without a key being held, or stop listening. Returns as `press` does."""
+        return self._start(Event.TOGGLE)
+
+    def release(self) -> dict[str, Any]:
+        """The key went up.
+
+        Returns:
+            `{session, state}` of the session that was listening; `session` is "" when none was.
+        """
+        session = self._recording()
+        if session is None:
+            return self._answer(None)
+        held = trio.current_time() - session.opened_at
+        if held >= self._settings.tap_ms / 1000:
+            self._apply(session, Event.RELEASE)
+        elif self._settings.tap == "toggle":
+            self._apply(session, Event.LATCH)
+        else:
+            self._apply(session, Event.TAP, _TAP)
+        return self._answer(session)
+
+    def cancel(self) -> bool:
+        """Cancel every session, whatever it is doing. Returns whether there was one."""
+        sessions = list(self._sessions)
+        for session in sessions:
+            self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
+        return bool(sessions)
+
+    async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
+        """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
+
+        Args:
+            pcm_f32le_16k_mono: f32le mono at the feed's rate, at most the maximum length of a session.
+            timeout: seconds for all of it, waiting included.
+
+        Raises:
+            RpcError: invalid params (not whole frames, too long), timed out, or cancelled because the runner stops.
+        """
+        check_recording(pcm_f32le_16k_mono, rate=self._feed.rate, max_ms=self._settings.max_ms)
+        with trio.move_on_after(timeout):
+            while self._sessions:
+                await self._sessions[-1].done.wait()
+            return await self._play_in(pcm_f32le_16k_mono)
+        raise RpcError(
+            ErrorCode.TIMED_OUT,
+            f"The session was not over within {timeout:g} s.",
+            {"timeout_ms": round(timeout * 1000)},
+        )
+
+    # Transitions.
+
+    def _start(self, event: Event) -> dict[str, Any]:
+        front = self._sessions[0] if self._sessions else None
+        newest = self._sessions[-1] if self._sessions else None
+        target = front if front and front.state is State.CONFIRMING else newest
+        row = TRANSITIONS[target.state if target else State.IDLE, event]
+        if self._nursery is None:
+            self._emit({"event": "warning", "text": "Voice is not running, so the key was ignored."})
+            return self._answer(None)
+        if row.effect in {Effect.QUEUE, Effect.CUT} and len(self._sessions) >= _QUEUE_LIMIT:
+            self._emit({"event": "warning", "text": _BUSY})
+            self._cue("error")
+            return {"session": "", "state": self.status()["state"]}
+        if target is not None:
+            # The start cue of the session that takes its place says enough.
+            self._apply(target, event, _REPLACED, sound=False)
+        if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target)
+        return self._answer(target)
+
+    def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
+        """Move a session on by its row of the table; `ending` is reported if it ends by that."""
+        row = TRANSITIONS[session.state, event]
+        if session.report is not None:
+            return
+        if row.effect in {Effect.FINISH, Effect.REPLACE}:
+            self._finish(session, ending, sound=sound)
+            return
+        if row.effect is Effect.STOP:
+            self._recorder.stop(session)
+        elif row.effect is Effect.CUT:
+            try:
+                self._recorder.cut(session)
+            except Overrun as error:
+                self._finish(session, _lost(error), sound=sound)
+        if session.report is None and row.target is not session.state:
+            self._move(session, row.target)
+
+    def _move(self, session: Session, state: State) -> None:
+        before, session.state = session.state, state
+        if state.published != before.published:
+            self._emit(self._event(session))
+        if state is State.RECOGNISING:
+            session.captured_at = trio.current_time()
+            if session.key_up_at is not None:
+                session.latency["capture"] = session.captured_at - session.key_up_at
+        elif state is State.CONFIRMING:
+            if len(self._sessions) >= _QUEUE_LIMIT:
+                # Someone already speaks, or has spoken, the next command: it must not wait for this answer.
+                self._finish(session, _REPLACED)
+            else:
+                self._cue("confirm")
+
+    def _open(self, state: State, *, after: Session | None = None, live: bool = True) -> Session:
+        nursery = self._nursery
+        if nursery is None:
+            raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
+        behind = tuple(earlier.done for earlier in self._running)
+        session = Session(self._new_id(), trio.current_time(), behind=behind, live=live)
+        self._sessions.append(session)
+        self._running.append(session)
+        if after is not None and after.holding:
+            # The microphone stays open from one recording to the next.
+            after.holding, session.holding = False, True
+        nursery.start_soon(self._run_session, session, name=f"voice session {session.id}")
+        self._move(session, state)
+        return session
+
+    def _finish(self, session: Session, ending: Outcome, *, sound: bool = True) -> None:
+        """Report a session; whatever still runs of it is cancelled."""
+        if session.report is not None:
+            return
+        if session.live and session.state in RECORDING:
+            self._recorder.abandon()
+        session.state = State.IDLE
+        if session.key_up_at is not None:
+            session.latency["total"] = trio.current_time() - session.key_up_at
+        milliseconds = {name: round(seconds * 1000, 1) for name, seconds in session.latency.items()}
+        session.report = SessionReport(
+            session=session.id,
+            outcome=ending.name,
+            heard=session.heard,
+            results=list(ending.results),
+            detail=ending.detail,
+            latency_ms={**ending.latency, **milliseconds},
+        )
+        self._sessions.remove(session)
+        session.close()
+        session.scope.cancel()
+        self._emit({**self._event(session), "outcome": ending.name})
+        self._emit({"event": "report", "report": session.report})
+        cue = outcome.CUES[ending.name]
+        if cue is not None and sound:
+            self._cue(cue)
+
+    # The tasks of one session.
+
+    async def _run_session(self, session: Session) -> None:
+        try:
+            with session.scope:
+                async with trio.open_nursery() as nursery:
+                    if session.live:
+                        nursery.start_soon(self._guarded, self._record, session)
+                    await self._guarded(self._process, session)
+        finally:
+            self._finish(session, _STOPPING)
+            session.audio.close()
+            self._running.remove(session)
+            session.done.set()
+
+    async def _guarded(self, work: Callable[[Session], Awaitable[None]], session: Session) -> None:
+        try:
+            await work(session)
+        except AudioUnavailable as error:
+            self._apply(session, Event.FAULT, Outcome("unavailable", error.reason))
+        except Overrun as error:
+            self._apply(session, Event.FAULT, _lost(error))
+        except RpcError as error:
+            self._apply(session, Event.FAULT, outcome.of_error(error))
+        except Exception:  # one session's accident must not end the daemon
+            log.exception("voice session %s failed", session.id)
+            self._apply(session, Event.FAULT, Outcome("failed", "An internal error ended the session; see the log."))
+
+    async def _record(self, session: Session) -> None:
+        """Take the session's span from the microphone."""
+        recorder = self._recorder
+        try:
+            with session.recording:
+                await recorder.open(session)
+                recorder.begin(session)
+                if session.state in OPEN_ENDED:
+                    self._cue("start", of=session)
+                recorder.mute_cue(session)
+                while session.state in RECORDING and not session.complete:
+                    if not await recorder.more(session):
+                        self._apply(session, Event.LIMIT)
+                if session.state in RECORDING:
+                    recorder.complete(session)
+                    self._apply(session, Event.CAPTURED)
+                    self._cue("stop")
+        finally:
+            recorder.close(session)
+
+    async def _process(self, session: Session) -> None:
+        """From audio to deed, when it is this session's turn."""
+        for earlier in session.behind:
+            await earlier.wait()
+        # Here and below: what was cancelled a moment ago must not reach the next collaborator.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        text = await self._recognise(session)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not text:
+            self._apply(session, Event.SILENCE, _SILENCE)
+            return
+        session.heard = text
+        self._emit({"event": "heard", "session": session.id, "text": text})
+        self._apply(session, Event.HEARD)
+        result = await self._commander.command(
+            text, session=session.id, provenance="user", on_phase=partial(self._on_phase, session)
+        )
+        self._apply(session, Event.END, outcome.of_result(result))
+
+    async def _recognise(self, session: Session) -> str:
+        """Stream the session's audio into the recogniser as it arrives and return what was said."""
+        began = trio.current_time()
+        stream = await self._recogniser.start(session.id)
+        recognised = False
+        try:
+            async for chunk in session.audio:
+                stream.feed(chunk)
+            transcript = await stream.finish(self._settings.stt_timeout_ms / 1000)
+            recognised = True
+        finally:
+            if not recognised:
+                stream.cancel()
+        session.latency["stt"] = trio.current_time() - max(began, session.captured_at or began)
+        return transcript.text.strip()
+
+    def _on_phase(self, session: Session, phase: Phase) -> None:
+        self._apply(session, _PHASE_EVENTS[phase])
+
+    async def _play_in(self, pcm: bytes) -> SessionReport:
+        session = self._open(State.LISTENING, live=False)
+        session.put(pcm)
+        session.close()
+        self._apply(session, Event.RELEASE)
+        self._apply(session, Event.CAPTURED)
+        try:
+            await session.done.wait()
+        finally:
+            self._apply(session, Event.CANCEL)
+        if session.report is None:
+            raise RuntimeError(f"voice session {session.id} ended without a report")
+        return session.report
+
+    # Small things.
+
+    def _recording(self) -> Session | None:
+        newest = self._sessions[-1] if self._sessions else None
+        return newest if newest and newest.live and newest.state in RECORDING else None
+
+    def _answer(self, session: Session | None) -> dict[str, Any]:
+        return {"session": session.id if session else "", "state": (session.state if session else State.IDLE).published}
+
+    def _event(self, session: Session) -> dict[str, Any]:
+        return {
+            "event": "session",
+            "session": session.id,
+            "state": session.state.published,
+            "at": self._wall_clock(),
+        }
+
+    def _cue(self, name: CueName, *, of: Session | None = None) -> None:
+        recording = self._recording()
+        if recording is not None and recording is not of:
+            return
+        self._recorder.cue_sounds(self._cues.play(name))
+
+
+def _lost(error: Overrun) -> Outcome:
+    return Outcome("unavailable", f"Audio was lost because the machine was too busy to read it: say it again. {error}")

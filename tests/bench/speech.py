@@ -1,0 +1,210 @@
+"""How many recorded sentences lead to the right step: WAV file -> stt plugin -> router plugin -> plan.
+
+The transcripts are taught to the router as user phrases, each with a step of its own; recordings with an empty
+transcript are speech that is no command and must lead to no step. Both plugins run as processes, as the runner would
+start them: router.hints goes to stt.start, the audio to stt.feed in pieces of 100 ms, the text to router.plan. A second
+round adds white noise at 15 dB, with a fixed seed.
+
+    python tests/bench/speech.py [--recordings DIR] [--json]
+
+DIR holds 16 kHz mono 16-bit WAV files and transcripts.tsv with the columns file and transcript.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import csv
+import json
+import statistics
+import sys
+import tempfile
+import time
+import wave
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from utter_sdk.testing import PluginProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+RECORDINGS = Path(__file__).parent.parent / "data/audio/en"
+RATE = 16_000
+PIECE = RATE // 10
+NOISE_DB = 15
+SEED = 15
+LOAD_S = 120.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file and what is said in it; nothing for speech that is no command."""
+
+    path: Path
+    transcript: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one recording. `seconds` run from the call of stt.finish to the plan."""
+
+    recording: Recording
+    heard: str
+    steps: list[tuple[str, dict[str, Any]]]
+    detail: str
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        said = self.recording.transcript
+        return self.steps == ([step_for(said)] if said else [])
+
+
+def step_for(transcript: str) -> tuple[str, dict[str, Any]]:
+    """The one step that a transcript is taught with."""
+    return "bench", {"phrase": transcript}
+
+
+def read_recordings(folder: Path) -> list[Recording]:
+    with (folder / "transcripts.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [Recording(folder / row["file"], (row["transcript"] or "").strip()) for row in rows]
+
+
+def read_wav(path: Path) -> NDArray[np.float32]:
+    with wave.open(str(path), "rb") as file:
+        if (file.getframerate(), file.getnchannels(), file.getsampwidth()) != (RATE, 1, 2):
+            sys.exit(f"{path} is not 16 kHz mono 16-bit.")
+        frames = file.readframes(file.getnframes())
+    return (np.frombuffer(frames, dtype="<i2") / 32768).astype(np.float32)
+
+
+def with_noise(samples: NDArray[np.float32], generator: np.random.Generator) -> NDArray[np.float32]:
+    """Add white noise at `NOISE_DB` below the recording's mean power."""
+    power = float(np.mean(np.square(samples))) / 10 ** (NOISE_DB / 10)
+    noise = generator.normal(0.0, power**0.5, len(samples))
+    return np.clip(samples + noise, -1.0, 1.0).astype(np.float32)
+
+
+def phrases_toml(transcripts: Iterable[str]) -> str:
+    """The phrase file that teaches the transcripts. A JSON string is a TOML string, too."""
+    lines = []
+    for transcript in dict.fromkeys(transcripts):
+        op, args = step_for(transcript)
+        values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in args.items())
+        lines += [
+            "[[phrase]]",
+            f"say = {json.dumps(transcript)}",
+            f"op = {json.dumps(op)}",
+            f"args = {{ {values} }}",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+class Bench:
+    """The two plugins, with the transcripts taught."""
+
+    def __init__(self, stack: ExitStack, recordings: Sequence[Recording]) -> None:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        taught = folder / "phrases.toml"
+        taught.write_text(phrases_toml(item.transcript for item in recordings if item.transcript), encoding="utf-8")
+        settings = {"phrases": str(taught)}
+        self._router = stack.enter_context(PluginProcess(_argv("commands"), settings=settings))
+        self._stt = stack.enter_context(PluginProcess(_argv("whisper")))
+        self._hints = self._router.call("router.hints", timeout=LOAD_S)["phrases"]
+        self._sessions = 0
+        # Until this is answered the model is loading.
+        self._transcribe(np.zeros(0, dtype=np.float32))
+
+    def run(self, recording: Recording, samples: NDArray[np.float32]) -> Outcome:
+        heard, began = self._transcribe(samples)
+        plan = self._router.call("router.plan", {"utterance": heard}) if heard else {"steps": [], "detail": ""}
+        seconds = time.perf_counter() - began
+        steps = [(step["op"], step["args"]) for step in plan["steps"]]
+        return Outcome(recording, heard, steps, plan["detail"], seconds)
+
+    def _transcribe(self, samples: NDArray[np.float32]) -> tuple[str, float]:
+        self._sessions += 1
+        session = f"bench-{self._sessions}"
+        self._stt.call("stt.start", {"session": session, "hints": self._hints})
+        for seq, start in enumerate(range(0, len(samples), PIECE)):
+            piece = base64.b64encode(samples[start : start + PIECE].astype("<f4").tobytes()).decode()
+            self._stt.notify("stt.feed", {"session": session, "seq": seq, "data_b64": piece})
+        began = time.perf_counter()
+        answer = self._stt.call("stt.finish", {"session": session}, timeout=LOAD_S)
+        return answer["text"], began
+
+
+def _argv(plugin: str) -> list[str]:
+    return [sys.executable, "-m", f"utter_plugins.{plugin}"]
+
+
+def measure(folder: Path) -> tuple[dict[str, Any], list[Outcome], list[Outcome]]:
+    """The figures, and the outcomes without and with noise."""
+    recordings = read_recordings(folder)
+    generator = np.random.default_rng(SEED)
+    with ExitStack() as stack:
+        bench = Bench(stack, recordings)
+        audio = [read_wav(item.path) for item in recordings]
+        clean = [bench.run(item, samples) for item, samples in zip(recordings, audio, strict=True)]
+        noisy = [
+            bench.run(item, with_noise(samples, generator)) for item, samples in zip(recordings, audio, strict=True)
+        ]
+    commands = [outcome for outcome in clean if outcome.recording.transcript]
+    others = [outcome for outcome in clean if not outcome.recording.transcript]
+    figures = {
+        "commands": len(commands),
+        "right": sum(outcome.right for outcome in commands),
+        "noncommands": len(others),
+        "rejected": sum(outcome.right for outcome in others),
+        "right_15db": sum(outcome.right for outcome in noisy if outcome.recording.transcript),
+        "median_s": round(statistics.median(outcome.seconds for outcome in clean), 3),
+    }
+    return figures, clean, noisy
+
+
+def print_table(figures: dict[str, Any], clean: Sequence[Outcome], noisy: Sequence[Outcome]) -> None:
+    commands, others = figures["commands"], figures["noncommands"]
+    noisy_rejected = sum(outcome.right for outcome in noisy if not outcome.recording.transcript)
+    print(f"{'':28}{'clean':>12}{f'{NOISE_DB} dB noise':>14}")
+    print(
+        f"{'commands understood':28}{_share(figures['right'], commands)}{_share(figures['right_15db'], commands):>14}"
+    )
+    print(f"{'other speech rejected':28}{_share(figures['rejected'], others)}{_share(noisy_rejected, others):>14}")
+    print(f"{'stt.finish to plan, median':28}{figures['median_s'] * 1000:>9.0f} ms")
+    for name, outcomes in (("clean", clean), (f"{NOISE_DB} dB", noisy)):
+        for outcome in outcomes:
+            if not outcome.right:
+                planned = outcome.steps or outcome.detail
+                said = outcome.recording.transcript or "(no command)"
+                print(
+                    f"{name}: {outcome.recording.path.name}: said {said!r}, heard {outcome.heard!r}, planned {planned}"
+                )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{f'{part} of {whole}':>12}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    options = parser.parse_args()
+    figures, clean, noisy = measure(options.recordings)
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        print_table(figures, clean, noisy)
+
+
+if __name__ == "__main__":
+    main()

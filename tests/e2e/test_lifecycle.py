@@ -1,0 +1,149 @@
+"""Starting and stopping the real daemon, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.daemon import Daemon, environment, failing, hostile
+
+
+def test_a_second_runner_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    with Daemon(tmp_path, hostile("good")) as daemon:
+        assert daemon.process is not None
+        with failing(tmp_path, hostile("good")) as (code, said):
+            assert code == 1
+            assert f"(pid {daemon.process.pid})" in said
+            assert str(daemon.socket) in said
+        with daemon.client() as client:
+            assert client.call("runner.status", {}, timeout=5)["state"] == "ready"
+
+
+def test_a_stale_socket_of_a_killed_runner_is_replaced(tmp_path: Path) -> None:
+    first = Daemon(tmp_path, hostile("good"))
+    first.start()
+    assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert first.socket.is_socket()
+    with Daemon(tmp_path, hostile("good")) as daemon, daemon.client() as client:
+        assert client.call("runner.status", {}, timeout=5)["state"] == "ready"
+
+
+def test_what_is_no_stale_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "utter" / "runner.sock"
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.parent.parent.chmod(0o700)
+    path.write_text("precious")
+    with failing(tmp_path, hostile("good")) as (code, said):
+        assert code == 1
+        assert str(path) in said
+    assert path.read_text() == "precious"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        with failing(tmp_path, hostile("good")) as (code, said):
+            assert code == 1
+            assert "Another program listens" in said
+    assert path.is_socket()
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "words"),
+    [
+        ("[runner]\nsocket_path = '/{long}/s'\n".replace("{long}", "x" * 120), 1, "at most 107"),
+        ("[runner]\nrpc_timout_ms = 1\n", 2, "did you mean 'rpc_timeout_ms'"),
+        ("[security]\nenforce = true\n", 2, "enforce"),
+        ("[voice\n", 2, "runner.toml:1"),
+    ],
+)
+def test_a_bad_set_up_is_said_before_anything_is_started(tmp_path: Path, config: str, code: int, words: str) -> None:
+    with failing(tmp_path, config + hostile("good")) as (got, said):
+        assert (got, words in said) == (code, True), said
+        assert "Traceback" not in said
+
+
+def test_a_wrong_key_name_is_a_config_error_and_leaves_no_plugin_behind(tmp_path: Path) -> None:
+    config = '[hotkeys]\npush_to_talk = "KEY_RIGTCTRL"\n[audio]\nsource = "none"\n' + hostile("orphan")
+    with failing(tmp_path, config, quiet=False) as (code, said):
+        assert code == 2
+        assert "RIGHTCTRL" in said
+    assert "orphan/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+    assert not (tmp_path / "run" / "utter" / "runner.sock").exists()
+
+
+def test_the_runtime_directory_must_be_private(tmp_path: Path) -> None:
+    with failing(tmp_path, hostile("good"), env={**environment(tmp_path), "XDG_RUNTIME_DIR": ""}) as (code, said):
+        assert code == 1
+        assert "XDG_RUNTIME_DIR is not set" in said
+    (tmp_path / "run").chmod(0o755)
+    with failing(tmp_path, hostile("good")) as (code, said):
+        assert code == 1
+        assert f"chmod 700 {tmp_path / 'run'}" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it_cleanly_however_often_they_come(tmp_path: Path, number: signal.Signals) -> None:
+    slow = hostile("slow", "ignore-eof", "ignore-term")
+    with Daemon(tmp_path, slow) as daemon:
+        assert daemon.process is not None
+        daemon.process.send_signal(number)
+        daemon.wait_for("stopping")
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.process.send_signal(signal.SIGINT)
+    assert "slow/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.15, 0.3, 0.6])
+def test_sigterm_is_honoured_at_any_moment_of_start_up(tmp_path: Path, after: float) -> None:
+    daemon = Daemon(tmp_path, hostile("early", "hang=protocol.hello"), wait=False)
+    daemon.start()
+    assert daemon.process is not None
+    # The moment is the point here: there is no event to wait for that does not move with the code.
+    time.sleep(after)
+    code = daemon.stop()
+    # Before the interpreter has run its first line the kernel's default applies.
+    assert code in (0, -signal.SIGTERM), "".join(daemon.log)
+    assert "Traceback" not in "".join(daemon.log)
+    assert "early/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_killed_runner_takes_its_plugins_along(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, hostile("bound", "ignore-eof", "ignore-term"))
+    daemon.start()
+    with daemon.client() as client:
+        pid = client.call("runner.plugins", {}, timeout=5)["plugins"][0]["pid"]
+    pidfd = os.pidfd_open(pid)
+    try:
+        daemon.stop(signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, 0)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(pidfd)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and _state(pid) != "Z":
+        assert time.monotonic() < deadline
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def test_check_reads_the_configuration_and_starts_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "runner.toml"
+    config.write_text('[[plugin]]\nid = "espeak"\n[[plugin]]\nid = "nobody"\n')
+    command = [sys.executable, "-m", "utter_runner", "--config", str(config), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "nobody" in done.stderr
+    assert "1 plugins, 1 that cannot be run" in done.stdout

@@ -1,0 +1,183 @@
+"""From speech to a policy-checked action: real PipeWire, real daemon, real plugins, real model."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemon import Daemon, environment
+from support.pipewire import missing, pipewire_bed
+from utter_sdk.client import Client
+
+AUDIO = Path(__file__).parents[1] / "data" / "audio" / "en"
+PAUSE = AUDIO / "recorded_pause.wav"
+NO_COMMAND = AUDIO / "recorded_oov_1.wav"
+
+PLUGINS = """
+[[plugin]]
+id = "commands"
+[[plugin]]
+id = "whisper"
+[[plugin]]
+id = "desktop"
+[plugin.settings]
+dry_run = true
+"""
+VOICE = """
+[audio]
+source = "{source}"
+capture = "{capture}"
+[hotkeys]
+enabled = false
+"""
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+
+def plugin(client: Client, name: str) -> dict[str, Any]:
+    plugins = client.call("runner.plugins", {}, timeout=10)["plugins"]
+    return next(one for one in plugins if one["id"] == name)
+
+
+def wait_for_model(client: Client, epoch: int = 1) -> None:
+    """Return once the recogniser has loaded its model."""
+    events = client.subscribe("runner.events")
+    for event in events:
+        plugins = event["status"]["plugins"] if event["event"] == "state" else [event.get("plugin", {})]
+        if any(one.get("id") == "whisper" and one["status"] == "ready" and one["epoch"] >= epoch for one in plugins):
+            events.close()
+            return
+
+
+def hold_and_say(client: Client, bed: Any, recording: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Hold the key while a recording is played into the microphone; return the report and all events."""
+    events = client.subscribe("runner.events")
+    next(events)
+    session = client.call("ptt.press", {}, timeout=10)["session"]
+    assert bed.play(recording).wait(timeout=60) == 0
+    client.call("ptt.release", {}, timeout=10)
+    seen = []
+    for event in events:
+        seen.append(event)
+        if event["event"] == "report" and event["report"]["session"] == session:
+            events.close()
+            return event["report"], seen
+    raise AssertionError("the events ended without a report")
+
+
+@pytest.mark.pipewire
+@pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+@pytest.mark.parametrize(("source", "capture"), [("sounddevice", "always"), ("pw-record", "on-demand")])
+def test_a_spoken_command_becomes_an_action(tmp_path: Path, source: str, capture: str) -> None:
+    with pipewire_bed(tmp_path) as bed:
+        runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
+        env = {**environment(tmp_path), **bed.environment}
+        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source=source, capture=capture), env=env, quiet=False)
+        daemon.socket = runtime / "utter" / "runner.sock"
+        with daemon, daemon.client() as client:
+            wait_for_model(client)
+            report, events = hold_and_say(client, bed, PAUSE)
+            assert report["outcome"] == "done", events
+            assert "pause" in report["heard"].lower()
+            (result,) = report["results"]
+            assert (result["op"], result["args"], result["decision"]) == ("media", {"command": "pause"}, "allow")
+            assert result["data"]["dry_run"] is True
+            assert {"capture", "stt", "router", "policy", "action", "total"} <= set(report["latency_ms"])
+            parts = sum(value for name, value in report["latency_ms"].items() if name != "total")
+            assert parts == pytest.approx(report["latency_ms"]["total"], abs=250)
+            names = [event["event"] for event in events]
+            order = [names.index(name) for name in ("session", "heard", "plan", "decision", "result", "report")]
+            assert order == sorted(order)
+            # Speech that is no command does nothing.
+            report, _ = hold_and_say(client, bed, NO_COMMAND)
+            assert (report["outcome"], report["results"]) == ("not_understood", [])
+
+
+def test_a_recording_is_a_command_without_any_network(tmp_path: Path) -> None:
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    config = tmp_path / "runner.toml"
+    config.write_text(PLUGINS + VOICE.format(source="none", capture="on-demand"))
+    command = [sys.executable, "-m", "utter_runner", "--config", str(config)]
+    offline = ["unshare", "--net", "--map-root-user"] if os.getuid() else ["unshare", "--net"]
+    if shutil.which("unshare") and subprocess.run([*offline, "true"], check=False, capture_output=True).returncode == 0:
+        command = [*offline, *command]
+    env = environment(runtime)
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            log = [next(line for line in process.stderr if ": ready on " in line)]
+            with Client.connect(str(runtime / "utter" / "runner.sock")) as client:
+                wav = base64.b64encode(PAUSE.read_bytes()).decode()
+                report = client.call("runner.listen", {"wav_b64": wav}, timeout=120)
+                assert report["outcome"] == "done", log
+                assert report["results"][0]["args"] == {"command": "pause"}
+            said = subprocess.run(
+                [str(Path(sys.executable).with_name("utter")), "listen", "--file", str(PAUSE), "--json"],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert said.returncode == 0, said.stderr
+            assert json.loads(said.stdout)["outcome"] == "done"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
+
+
+def test_a_recogniser_killed_in_the_middle_costs_one_command(tmp_path: Path) -> None:
+    with Daemon(tmp_path, PLUGINS) as daemon, daemon.client() as client, daemon.client() as other:
+        wait_for_model(client)
+        wav = base64.b64encode(PAUSE.read_bytes()).decode()
+        events = other.subscribe("runner.events")
+        next(events)
+        pid = plugin(client, "whisper")["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        answers = client_in_background(daemon, wav)
+        for event in events:
+            if event["event"] == "session" and event["state"] == "recognising":
+                break
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        first = answers()
+        assert time.monotonic() - began < 5
+        assert first["outcome"] == "unavailable"
+        assert "whisper" in first["detail"]
+        wait_for_model(client, epoch=2)
+        assert client.call("runner.listen", {"wav_b64": wav}, timeout=120)["outcome"] == "done"
+
+
+def client_in_background(daemon: Daemon, wav: str) -> Any:
+    """`runner.listen` in a process of its own; call the result to wait for the report."""
+    code = (
+        "import sys, json\n"
+        "from utter_sdk.client import Client\n"
+        "with Client.connect(sys.argv[1]) as client:\n"
+        "    print(json.dumps(client.call('runner.listen', {'wav_b64': sys.stdin.read()}, timeout=120)))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(daemon.socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def wait() -> dict[str, Any]:
+        answer, _ = process.communicate(timeout=120)
+        report: dict[str, Any] = json.loads(answer)
+        return report
+
+    assert process.stdin is not None
+    process.stdin.write(wav)
+    process.stdin.close()
+    process.stdin = None
+    return wait

@@ -1,0 +1,43 @@
+"""What plugins may ask of the runner: nothing yet; and who hears what they announce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.host.callbacks import HostCallbacks
+from utter_runner.supervision.fake import FakeInstance
+
+
+@pytest.mark.parametrize("method", ["host.action", "host.confirm", "host.context", "runner.invoke", "runner.auth", ""])
+def test_every_request_of_a_plugin_is_refused_by_name(method: str) -> None:
+    host = HostCallbacks()
+    host.listen(method, lambda _instance, _params: pytest.fail("a request is no announcement"))
+    with pytest.raises(RpcError) as error:
+        host.on_request(FakeInstance("nosy"), None, 1, method, Raw(b'{"plugin":"somebody else"}'))
+    assert error.value.code == ErrorCode.METHOD_NOT_FOUND
+    # Known by the instance that it is, not by what it says.
+    assert error.value.data == {"method": method, "plugin": "nosy"}
+
+
+def test_announcements_go_to_whoever_listens_for_them() -> None:
+    host = HostCallbacks()
+    heard: list[Any] = []
+    host.listen("router.hints_changed", lambda instance, params: heard.append((instance.id, bytes(params))))
+    router, other = FakeInstance("router"), FakeInstance("other")
+    host.on_notification(router, "router.hints_changed", Raw(b"{}"))
+    host.on_notification(other, "router.hints_changed", Raw(b'{"plugin":"router"}'))
+    host.on_notification(router, "stt.partial", Raw(b"{}"))
+    assert heard == [("router", b"{}"), ("other", b'{"plugin":"router"}')]
+
+
+def test_the_last_who_listens_counts() -> None:
+    host = HostCallbacks()
+    heard: list[int] = []
+    host.listen("x", lambda *_: heard.append(1))
+    host.listen("x", lambda *_: heard.append(2))
+    host.on_notification(FakeInstance("p"), "x", Raw(b"{}"))
+    assert heard == [2]

@@ -1,0 +1,367 @@
+"""PROTOCOL.md against the code: examples decode, and tables and bounds say what the code does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from utter_protocol import ABI, PROTOCOL, framing, methods, nesting
+from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
+from utter_protocol.errors import ErrorCode
+from utter_protocol.framing import FrameDecoder, FramingError
+from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
+from utter_protocol.messages import decode_message
+from utter_protocol.ring import parse_header
+from utter_runner.config import RunnerConfig, VoiceConfig
+from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
+from utter_runner.supervision.spec import Timing
+from utter_runner.supervision.states import TRANSITIONS, diagram
+
+REPOSITORY = Path(__file__).parents[2]
+TEXT = (REPOSITORY / "protocol/PROTOCOL.md").read_text()
+NOTHING = dict[str, Any]
+
+# What the payloads of each method are. None: the method has no answer.
+PAYLOADS: dict[str, tuple[Any, Any]] = {
+    "protocol.hello": (methods.HelloParams, methods.HelloResult),
+    "plugin.describe": (NOTHING, methods.DescribeResult),
+    "plugin.health": (NOTHING, methods.HealthResult),
+    "router.plan": (methods.PlanParams, methods.PlanResult),
+    "router.hints": (NOTHING, methods.HintsResult),
+    "router.hints_changed": (NOTHING, None),
+    "plugin.health_changed": (methods.HealthResult, None),
+    "knowledge.catalog": (NOTHING, methods.CatalogResult),
+    "action.capabilities": (NOTHING, methods.CapabilitiesResult),
+    "action.invoke": (methods.InvokeParams, methods.ActionResult),
+    "stt.start": (methods.SttStartParams, NOTHING),
+    "stt.feed": (methods.SttFeedParams, None),
+    "stt.partial": (NOTHING, None),
+    "stt.finish": (methods.SttSession, methods.Transcript),
+    "stt.cancel": (methods.SttSession, NOTHING),
+    "tts.speak": (methods.SpeakParams, NOTHING),
+    "host.confirm": (methods.ConfirmParams, methods.ConfirmResult),
+    "runner.auth": (methods.AuthParams, NOTHING),
+    "runner.status": (NOTHING, NOTHING),
+    "runner.plugins": (NOTHING, NOTHING),
+    "runner.command": (methods.CommandParams, methods.CommandResult),
+    "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
+    "runner.validate_plugin": (methods.ValidateParams, NOTHING),
+    "runner.listen": (methods.ListenParams, methods.SessionReport),
+    "runner.events": (methods.StreamData, None),
+    "ptt.press": (NOTHING, NOTHING),
+    "ptt.release": (NOTHING, NOTHING),
+    "ptt.toggle": (NOTHING, NOTHING),
+    "ptt.cancel": (NOTHING, NOTHING),
+    "policy.explain": (NOTHING, NOTHING),
+    "stream.subscribe": (methods.SubscribeParams, methods.SubscribeResult),
+    "stream.ack": (methods.StreamAckParams, NOTHING),
+    "stream.stop": (methods.StreamStopParams, NOTHING),
+    "stream.closed": (NOTHING, None),
+    "$/cancel": (NOTHING, None),
+}
+# In the document only, until a release implements them; and one that an example calls because it does not exist.
+SPECIFIED = {"llm.choose", "context.snapshot", "handle.create", "handle.fetch", "router.replan"}
+
+
+class Example(NamedTuple):
+    line: int
+    values: list[Any]
+
+
+def blocks(language: str) -> list[tuple[int, str]]:
+    return [
+        (TEXT.count("\n", 0, found.start()) + 2, found[1])
+        for found in re.finditer(rf"(?m)^```{language}\n(.*?)^```$", TEXT, re.DOTALL)
+    ]
+
+
+def texts(block: str) -> list[Any]:
+    """The JSON texts of a block, which stand one after the other."""
+    values: list[Any] = []
+    decoder = json.JSONDecoder()
+    position = 0
+    while block[position:].strip():
+        position += len(block[position:]) - len(block[position:].lstrip())
+        value, position = decoder.raw_decode(block, position)
+        values.append(value)
+    return values
+
+
+EXAMPLES = [Example(line, texts(block)) for line, block in blocks("json")]
+MESSAGES = [message for example in EXAMPLES for message in example.values]
+
+
+def decode(value: Any, expected: Any) -> None:
+    """Decode like a receiver, and refuse fields that the Struct lacks: a receiver would ignore a misspelt one."""
+    json_bytes = json.dumps(value).encode()
+    decoded = msgspec.json.decode(json_bytes, type=expected)
+    if isinstance(decoded, msgspec.Struct):
+        unknown = value.keys() - {field.encode_name for field in msgspec.structs.fields(decoded)}
+        assert not unknown, f"{type(decoded).__name__} has no {unknown}"
+        again = json.loads(msgspec.json.encode(decoded))
+        assert all(contains(again[name], child) for name, child in value.items() if name in again)
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether everything that `part` says is still in `whole`, at every depth."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(whole, list) and len(whole) == len(part) and all(map(contains, whole, part))
+    return bool(whole == part)
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its two head rows."""
+    start = TEXT.index(f"\n{heading}\n")
+    table = re.search(r"(?m)(?:^\|.*\n)+", TEXT[start:])
+    assert table
+    lines = table[0].splitlines()[2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+HEADINGS = re.findall(r"(?m)^#+ (.*)$", TEXT)
+
+
+# --- the examples
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) > 25
+    assert all(example.values for example in EXAMPLES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: f"line-{example.line}")
+def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
+    requests: dict[Any, str] = {}
+    invalid = {value["id"] for value in example.values if value.get("error", {}).get("code") == -32602}
+    for value in example.values:
+        message = decode_message(json.dumps(value).encode())
+        if message.method is not UNSET:
+            assert message.method in PAYLOADS or message.method in SPECIFIED, message.method
+            if message.id is not UNSET:
+                requests[message.id] = message.method
+            if message.id in invalid:
+                with pytest.raises(msgspec.ValidationError):
+                    decode(value["params"], PAYLOADS[message.method][0])
+            elif message.method in PAYLOADS:
+                decode(value.get("params", {}), PAYLOADS[message.method][0])
+        elif message.error is not UNSET:
+            decode(value["error"], methods.WireError)
+            assert value["error"]["code"] in {code.value for code in ErrorCode}
+            assert message.id is None or message.id in requests
+        else:
+            method = requests[message.id]
+            if method in PAYLOADS:
+                assert PAYLOADS[method][1] is not None, f"{method} has no answer"
+                decode(value["result"], PAYLOADS[method][1])
+
+
+def test_every_request_of_an_example_is_answered_in_it() -> None:
+    for example in EXAMPLES:
+        asked = [value["id"] for value in example.values if "method" in value and "id" in value]
+        answered = [value["id"] for value in example.values if "method" not in value and value["id"] is not None]
+        assert sorted(map(str, asked)) == sorted(map(str, answered)), f"line {example.line}"
+
+
+def test_every_method_has_an_example() -> None:
+    assert PAYLOADS.keys() - {message.get("method") for message in MESSAGES} == set()
+
+
+def test_every_payload_struct_belongs_to_a_method() -> None:
+    """A Struct that is added to methods.py must appear here, and so in the document."""
+    used: set[type] = set()
+    todo = [type_ for pair in PAYLOADS.values() for type_ in pair]
+    while todo:
+        type_ = todo.pop()
+        if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
+            if type_ not in used:
+                used.add(type_)
+                todo += [field.type for field in msgspec.structs.fields(type_)]
+        else:
+            todo += getattr(type_, "__args__", ())
+    defined = {
+        value for value in vars(methods).values() if inspect.isclass(value) and value.__module__ == methods.__name__
+    }
+    assert defined - used == set()
+
+
+def test_every_method_and_every_field_is_described() -> None:
+    prose = re.sub(r"(?ms)^```.*?^```$", "", TEXT)
+    words = set(re.findall(r"[A-Za-z_0-9]+", " ".join(re.findall(r"`[^`]+`", prose))))
+    for method, pair in PAYLOADS.items():
+        assert method in prose
+        for type_ in pair:
+            if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
+                fields = {field.encode_name for field in msgspec.structs.fields(type_)}
+                assert fields - words == set(), f"{method}: {type_.__name__}"
+
+
+def test_the_frame_is_a_frame() -> None:
+    shown = re.search(r"(?m)^ {4}Content-Length.*\n(?: {4}.*\n)+", TEXT)
+    assert shown
+    lines = [line.removeprefix("    ") for line in shown[0].splitlines()]
+    decoder = FrameDecoder()
+    decoder.receive("".join(line.replace(r"\r\n", "\r\n") for line in lines).encode())
+    body = decoder.next_frame()
+    assert body is not None
+    assert decode_message(body).method == "plugin.health"
+    assert decoder.buffered == 0
+
+
+def test_the_manifest_is_one(tmp_path: Path) -> None:
+    ((_, text),) = blocks("toml")
+    path = tmp_path / "utter-plugin.toml"
+    path.write_text(text)
+    manifest = load_manifest(path)
+    assert unmet_conditions(manifest, runner="0.1.0", protocol=PROTOCOL, platform="linux-x86_64") == []
+    hello = next(message for message in MESSAGES if message.get("method") == "protocol.hello")
+    assert manifest.settings == hello["params"]["settings"]
+
+
+# --- the tables
+
+
+def test_the_versions_are_current() -> None:
+    assert f"Version {PROTOCOL} of the protocol, ABI {ABI}." in TEXT
+
+
+def test_the_error_table_has_every_code_once() -> None:
+    assert sorted(int(row[0]) for row in rows("## Errors")) == sorted(code.value for code in ErrorCode)
+
+
+def test_the_capability_table_is_the_registry() -> None:
+    assert {row[0].strip("`") for row in rows("## Capabilities")} == {str(entry) for entry in load_registry().entries}
+
+
+def test_the_manifest_table_has_every_field() -> None:
+    names = {name for row in rows("## Manifest") for name in re.findall(r"`(\w+)`", row[0])}
+    assert names == {field.name for field in msgspec.structs.fields(Manifest)}
+    required = {name for row in rows("## Manifest") if "required" in row[1] for name in re.findall(r"`(\w+)`", row[0])}
+    assert required == {field.name for field in msgspec.structs.fields(Manifest) if field.required}
+
+
+def test_the_permission_table_is_that_of_the_code() -> None:
+    assert {row[0].strip("`"): row[1] for row in rows("## Permissions")} == PERMISSIONS
+
+
+def test_the_framing_errors_are_those_of_the_code() -> None:
+    raised = set(re.findall(r'FramingError\(\s*"(\w+)"', inspect.getsource(framing)))
+    assert {row[0].strip("`") for row in rows("## Framing")} == raised
+    assert issubclass(FramingError, Exception)
+
+
+def test_the_life_of_an_instance_is_that_of_the_code() -> None:
+    statuses = {status for status, _ in TRANSITIONS} | set(TRANSITIONS.values())
+    assert {row[0].strip("`") for row in rows("## The life of an instance")} == statuses
+    ((_, drawn),) = blocks("mermaid")
+    assert drawn.strip() == diagram().strip()
+
+
+def test_the_outcomes_of_a_session_are_those_of_the_code() -> None:
+    documented = {row[0].strip("`") for row in rows("### runner.listen")}
+    listed = re.search(r"`outcome`: ([a-z_, ]+)\.", methods.SessionReport.__doc__ or "")
+    assert listed
+    assert documented == set(listed[1].split(", "))
+
+
+def test_the_ring_table_is_what_the_reader_takes() -> None:
+    sizes = {"8 bytes": 8, "24 bytes": 24, "40 bytes": 40, "u32": 4, "u64": 8}
+    values: dict[str, int | bytes] = {
+        "magic": b"UTTRRING",
+        "version": 1,
+        "header_size": 128,
+        "format": 1,
+        "rate": 16_000,
+        "channels": 1,
+    }
+    values |= {"frame_size": 4, "capacity": 100}
+    header = b""
+    for offset, type_, field, _ in rows("### The audio ring"):
+        assert int(offset) == len(header)
+        value = values.get(field.strip("`"), 0)
+        header += value if isinstance(value, bytes) else value.to_bytes(sizes[type_], "little")
+    layout = parse_header(header, 128 + 400)
+    assert (len(header), layout.rate, layout.channels, layout.capacity) == (128, 16_000, 1, 100)
+
+
+# --- the bounds
+
+
+def test_configurable_bounds_have_the_defaults_of_the_config() -> None:
+    sections = {"runner": RunnerConfig(), "voice": VoiceConfig()}
+    seen = set()
+    for name, key, value, _ in rows("## Bounds"):
+        found = re.fullmatch(r"`\[(\w+)\] (\w+)`", key)
+        if found:
+            assert int(value.split("`")[1]) == getattr(sections[found[1]], found[2]), name
+            seen.add(found[2])
+    numbers = {field for field in RunnerConfig.__struct_fields__ if type(getattr(RunnerConfig(), field)) is int}
+    assert seen >= numbers
+
+
+def test_fixed_bounds_have_the_values_of_the_code() -> None:
+    timing = Timing()
+    code = {
+        "header part": [framing.MAX_HEADER],
+        "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
+        "junk before a frame (`max_junk`)": [framing.MAX_JUNK],
+        "body of a frame": [framing.MAX_FRAME],
+        "requests in flight, per peer and direction": [Limits().max_in_flight],
+        "bytes that wait for a peer": [Limits().max_queued_bytes],
+        "deadline of a request, at most, in ms": [TIMEOUT_CAP * 1000],
+        "handshake, in ms": [timing.handshake * 1000],
+        "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
+        "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
+        "from end of input to SIGTERM, and on to SIGKILL, in ms": [timing.stop * 1000],
+        "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
+        "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
+        "restarts within 60 s": [timing.restarts_in_window],
+        "capabilities in one list": [MAX_DECLARED],
+        "characters of a capability": [MAX_LENGTH],
+        "manifest": [MAX_FILE],
+    }
+    documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}
+    assert {name: documented.get(name) for name in code} == code
+    assert all(documented.values())
+
+
+# --- references
+
+
+def test_links_lead_somewhere() -> None:
+    anchors = {anchor(heading) for heading in HEADINGS}
+    links = set(re.findall(r"\]\(#([^)]+)\)", TEXT))
+    assert len(links) > 10
+    assert links - anchors == set()
+
+
+def test_no_heading_occurs_twice() -> None:
+    assert len(set(map(anchor, HEADINGS))) == len(HEADINGS)
+
+
+def test_what_the_code_cites_is_there() -> None:
+    cited = {}
+    for root in ("protocol", "runner", "plugins"):
+        for source in (REPOSITORY / root).rglob("*.py"):
+            for heading in re.findall(r'PROTOCOL\.md,?\s+\(?"([^"]+)"', source.read_text()):
+                cited[" ".join(heading.split())] = source
+    assert cited
+    assert cited.keys() - set(HEADINGS) == set()
+
+
+def test_the_document_keeps_to_plain_text() -> None:
+    assert "\t" not in TEXT
+    assert [line for line in TEXT.splitlines() if line != line.rstrip()] == []
+    assert TEXT.endswith("\n")

@@ -1,0 +1,56 @@
+"""What a plugin sees of the runner's environment."""
+
+from __future__ import annotations
+
+import os
+
+from utter_runner.supervision.launch import INSTANCE_VARIABLE, plugin_environment
+
+RUNNERS = {
+    "PATH": "/usr/bin",
+    "HOME": "/home/me",
+    "USER": "me",
+    "LANG": "de_DE.UTF-8",
+    "XDG_RUNTIME_DIR": "/run/user/1000",
+    "SECRET_TOKEN": "x",
+    "LD_PRELOAD": "/tmp/evil.so",  # noqa: S108 - a value, no file
+    "PYTHONPATH": "/tmp",  # noqa: S108 - likewise
+    "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus",
+    INSTANCE_VARIABLE: "runner/1/abc",
+}
+
+
+def test_six_variables_and_no_other() -> None:
+    assert plugin_environment(RUNNERS, "mark", {}) == {
+        "PATH": "/usr/bin",
+        "HOME": "/home/me",
+        "USER": "me",
+        "LANG": "de_DE.UTF-8",
+        "XDG_RUNTIME_DIR": "/run/user/1000",
+        INSTANCE_VARIABLE: "mark",
+    }
+
+
+def test_what_the_runner_lacks_is_not_made_up_save_what_every_program_needs() -> None:
+    assert plugin_environment({}, "mark", {}) == {"PATH": os.defpath, "LANG": "C.UTF-8", INSTANCE_VARIABLE: "mark"}
+    assert plugin_environment({"LANG": ""}, "m", {})["LANG"] == ""
+
+
+def test_what_is_configured_is_added_and_stronger() -> None:
+    made = plugin_environment(
+        RUNNERS, "mark", {"PATH": "/opt/bin", "MINE": ""}, ("DBUS_SESSION_BUS_ADDRESS", "NOT_SET", "MINE", "PATH")
+    )
+    assert (made["PATH"], made["MINE"]) == ("/opt/bin", "")
+    assert made["DBUS_SESSION_BUS_ADDRESS"] == "unix:path=/run/bus"
+    assert "NOT_SET" not in made
+
+
+def test_nothing_overrides_the_mark() -> None:
+    made = plugin_environment(RUNNERS, "mark", {INSTANCE_VARIABLE: "mine"}, (INSTANCE_VARIABLE,))
+    assert made[INSTANCE_VARIABLE] == "mark"
+
+
+def test_the_runners_own_environment_is_not_touched() -> None:
+    environ, extra = dict(RUNNERS), {"A": "1"}
+    plugin_environment(environ, "mark", extra)["B"] = "2"
+    assert (environ, extra) == (RUNNERS, {"A": "1"})

@@ -1,0 +1,272 @@
+"""From config entry and manifest to what is run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import utter_plugins
+from utter_protocol.manifest import current_platform
+from utter_runner.config import PluginConfig, parse_config
+from utter_runner.supervision import resolve as room
+from utter_runner.supervision.resolve import MANIFEST_NAME, ResolveError, bundled_directory, resolve
+from utter_runner.supervision.spec import PluginSpec
+
+MANIFEST = """
+name = "timer"
+version = "1.2.0"
+kind = "action"
+protocol = "1.0"
+abi = 1
+runtime = "subprocess"
+transport = "stdio"
+entrypoint = ["${PYTHON}", "-m", "timer", "--python=${PYTHON}"]
+provides = ["action.invoke@1", "experimental/Timer@1"]
+requires = ["tts.speak@1"]
+permissions = ["network", "gpu"]
+
+[settings]
+ring_seconds = 20
+voice = { name = "a", pitch = 1 }
+"""
+
+
+def package(directory: Path, text: str = MANIFEST, **changes: str) -> Path:
+    """A plugin's directory; `changes` replace lines of the manifest by key."""
+    lines = []
+    for line in text.splitlines():
+        key = line.partition(" = ")[0]
+        lines.append(f"{key} = {changes.pop(key)}" if key in changes else line)
+    top = [f"{key} = {value}" for key, value in changes.items()]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MANIFEST_NAME).write_text("\n".join([*top, *lines]))
+    return directory
+
+
+def entry(**fields: Any) -> PluginConfig:
+    return PluginConfig(**{"id": "timer", **fields})
+
+
+def refusal(config: PluginConfig, *plugin_dirs: str) -> str:
+    with pytest.raises(ResolveError) as error:
+        resolve(config, plugin_dirs)
+    said = str(error.value)
+    assert said.startswith(f"Plugin {config.id}: ")
+    return said
+
+
+# ---- what the manifest says, and what the config says
+
+
+def test_a_manifest_alone_is_enough(tmp_path: Path) -> None:
+    directory = package(tmp_path / "timer")
+    assert resolve(entry(manifest=str(directory / MANIFEST_NAME)), []) == PluginSpec(
+        id="timer",
+        argv=(sys.executable, "-m", "timer", f"--python={sys.executable}"),
+        kind="action",
+        version="1.2.0",
+        cwd=str(directory),
+        provides=("action.invoke@1", "experimental/Timer@1"),
+        requires=("tts.speak@1",),
+        permissions=("network", "gpu"),
+        settings={"ring_seconds": 20, "voice": {"name": "a", "pitch": 1}},
+    )
+
+
+def test_an_entrypoint_alone_is_enough() -> None:
+    assert resolve(entry(entrypoint=["timer", "-x"]), []) == PluginSpec(id="timer", argv=("timer", "-x"))
+
+
+def test_single_values_of_the_config_replace_and_lists_are_united(tmp_path: Path) -> None:
+    config = entry(
+        manifest=str(package(tmp_path / "timer")),
+        kind="bundle",
+        entrypoint=["${PYTHON}", "other.py", "--with=${PYTHON}"],
+        provides=["experimental/Timer@1", "experimental/More@2"],
+        requires=["stt.transcribe@1", "tts.speak@1"],
+        permissions=["gpu", "microphone"],
+        restart="never",
+        env={"A": "1"},
+        pass_env=["DISPLAY"],
+        cwd=str(tmp_path),
+        settings={"voice": {"name": "b"}, "new": [1]},
+    )
+    spec = resolve(config, [])
+    assert spec == PluginSpec(
+        id="timer",
+        argv=(sys.executable, "other.py", f"--with={sys.executable}"),
+        kind="bundle",
+        version="1.2.0",
+        cwd=str(tmp_path),
+        env={"A": "1"},
+        pass_env=("DISPLAY",),
+        provides=("action.invoke@1", "experimental/Timer@1", "experimental/More@2"),
+        requires=("tts.speak@1", "stt.transcribe@1"),
+        permissions=("network", "gpu", "microphone"),
+        restart="never",
+        # Key by key: a table in the config replaces the manifest's as a whole.
+        settings={"ring_seconds": 20, "voice": {"name": "b"}, "new": [1]},
+    )
+
+
+def test_a_manifest_is_found_by_its_directory_too(tmp_path: Path) -> None:
+    directory = package(tmp_path / "anywhere")
+    assert resolve(entry(manifest=str(directory)), []).cwd == str(directory)
+
+
+def test_plugin_directories_are_searched_in_order(tmp_path: Path) -> None:
+    package(tmp_path / "first" / "other")
+    second, third = package(tmp_path / "second" / "timer"), package(tmp_path / "third" / "timer")
+    directories = [str(tmp_path / name) for name in ("nowhere", "first", "second", "third")]
+    assert resolve(entry(), directories).cwd == str(second)
+    assert resolve(entry(), directories[::-1]).cwd == str(third)
+
+
+def test_with_an_entrypoint_no_manifest_is_looked_for(tmp_path: Path) -> None:
+    package(tmp_path / "timer")
+    spec = resolve(entry(entrypoint=["mine"]), [str(tmp_path)])
+    assert (spec.argv, spec.cwd, spec.provides) == (("mine",), None, ())
+
+
+# ---- what ships with the runner
+
+
+def test_the_shipped_plugins_are_found_by_id() -> None:
+    directory = bundled_directory()
+    assert directory == Path(utter_plugins.__path__[0])
+    names = sorted(path.parent.name for path in directory.glob(f"*/{MANIFEST_NAME}"))
+    assert names
+    for name in names:
+        spec = resolve(PluginConfig(id=name), [])
+        assert (spec.argv[0], *spec.argv[-2:]) == (sys.executable, "-m", f"utter_plugins.{name}")
+        assert spec.cwd == str(directory / name)
+        assert spec.provides
+
+
+def test_ones_own_comes_before_the_shipped_one(tmp_path: Path) -> None:
+    mine = package(tmp_path / "espeak", name='"espeak"')
+    assert resolve(PluginConfig(id="espeak"), [str(tmp_path)]).cwd == str(mine)
+
+
+def test_without_the_shipped_plugins_nothing_of_them_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "find_spec", lambda _name: None)
+    assert bundled_directory() is None
+    assert "no plugin of that id ships" in refusal(PluginConfig(id="espeak"))
+
+
+@pytest.mark.parametrize("name", ["nobody", "__init__.py", "..", "x/../espeak", "espeak\n"])
+def test_an_id_that_nobody_has(name: str) -> None:
+    said = refusal(PluginConfig(id=name), "/nonexistent")
+    assert "no entrypoint and no manifest" in said or "is of a plugin named" in said
+
+
+@pytest.mark.parametrize("name", ["../espeak", "a/b", ".", "..", "espeak\n", "", "a"])
+def test_an_id_that_would_be_a_path_is_no_id(name: str) -> None:
+    from utter_runner.config import ConfigError  # noqa: PLC0415 - here alone
+
+    text = '[[plugin]]\nid = "{}"\n'.format(name.replace("\n", "\\n"))
+    with pytest.raises(ConfigError, match="id"):
+        parse_config(text)
+
+
+# ---- what is not run
+
+
+def test_native_is_refused_with_the_reason_wherever_it_is_said(tmp_path: Path) -> None:
+    for config in (
+        entry(runtime="native", entrypoint=["x"]),
+        entry(runtime="native", manifest=str(package(tmp_path / "timer"))),
+        entry(manifest=str(package(tmp_path / "native", runtime='"native"'))),
+    ):
+        said = refusal(config)
+        assert "native" in said
+        assert "would share its memory" in said
+        assert "subprocess" in said
+
+
+def test_wasm_is_refused_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer", runtime='"wasm"', entrypoint='["timer.wasm"]'))
+    assert "'wasm'" in refusal(entry(manifest=directory))
+    assert "'wasm'" in refusal(entry(runtime="wasm", entrypoint=["x"]))
+    spec = resolve(entry(manifest=directory, runtime="subprocess", entrypoint=["wasmtime", "timer.wasm"]), [])
+    assert (spec.argv, spec.cwd) == (("wasmtime", "timer.wasm"), directory)
+
+
+@pytest.mark.parametrize("transport", ["connect", "listen"])
+def test_other_transports_are_refused_by_name(tmp_path: Path, transport: Any) -> None:
+    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
+    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
+        said = refusal(config)
+        assert f"'{transport}'" in said
+        assert "use stdio" in said
+    assert resolve(entry(manifest=directory, transport="stdio"), []).transport == "stdio"
+
+
+def test_conditions_of_the_manifest_are_all_named(tmp_path: Path) -> None:
+    changes = {"platforms": '["plan9", "linux-vax"]', "min_runner": '"999.0"'}
+    said = refusal(entry(manifest=str(package(tmp_path / "timer", **changes))))
+    assert "plan9, linux-vax" in said
+    assert current_platform() in said
+    assert "utter-runner 999.0 or newer" in said
+    fits = package(tmp_path / "fits", platforms='["linux"]', min_runner='"0.1"', max_protocol='"1.0"')
+    assert resolve(entry(manifest=str(fits)), []).version == "1.2.0"
+
+
+def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gone.toml"
+    said = refusal(entry(manifest=str(path)))
+    assert str(path) in said
+    assert "No such file" in said
+    # A directory without one.
+    assert str(tmp_path / MANIFEST_NAME) in refusal(entry(manifest=str(tmp_path)))
+
+
+def test_a_manifest_of_another_plugin_is_refused(tmp_path: Path) -> None:
+    directory = package(tmp_path / "timer", name='"clock"')
+    for config, directories in ((entry(manifest=str(directory)), []), (entry(), [str(tmp_path)])):
+        said = refusal(config, *directories)
+        assert "named clock" in said
+        assert str(directory / MANIFEST_NAME) in said
+
+
+def test_a_bad_manifest_is_named_with_its_lines(tmp_path: Path) -> None:
+    directory = package(tmp_path / "timer", abi='"one"', kind='"clock"')
+    said = refusal(entry(manifest=str(directory)))
+    assert f"{directory / MANIFEST_NAME}:4: kind" in said
+    assert f"{directory / MANIFEST_NAME}:6: abi" in said
+
+
+def test_with_neither_manifest_nor_entrypoint_there_is_nothing_to_run(tmp_path: Path) -> None:
+    assert "no entrypoint and no manifest" in refusal(entry(), str(tmp_path))
+
+
+# ---- where it runs, and where its program lies
+
+
+def test_it_runs_where_the_config_says_or_beside_its_manifest_or_at_home(tmp_path: Path) -> None:
+    directory = package(tmp_path / "timer")
+    assert resolve(entry(manifest=str(directory), cwd="/srv"), []).cwd == "/srv"
+    assert resolve(entry(manifest=str(directory)), []).cwd == str(directory)
+    assert resolve(entry(entrypoint=["x"]), []).cwd is None
+
+
+def test_a_relative_program_lies_beside_the_manifest(tmp_path: Path) -> None:
+    directory = package(tmp_path / "timer", entrypoint='["./bin/timer", "./data"]')
+    expected = (str(directory / "bin/timer"), "./data")
+    assert resolve(entry(manifest=str(directory)), []).argv == expected
+    # Also when the config names it, and wherever it runs.
+    config = entry(manifest=str(directory), entrypoint=["./bin/timer", "./data"], cwd=str(tmp_path))
+    assert resolve(config, []).argv == expected
+
+
+def test_a_relative_program_without_a_manifest_lies_in_cwd_or_nowhere(tmp_path: Path) -> None:
+    assert resolve(entry(entrypoint=["bin/x", "./y"], cwd=str(tmp_path)), []).argv == (str(tmp_path / "bin/x"), "./y")
+    said = refusal(entry(entrypoint=["./x"]))
+    assert "./x" in said
+    assert "absolute path" in said
+    # One without a slash is left to the search path.
+    assert resolve(entry(entrypoint=["x"], cwd=str(tmp_path)), []).argv == ("x",)
+    assert resolve(entry(entrypoint=["/opt/x"]), []).argv == ("/opt/x",)

@@ -1,0 +1,290 @@
+"""The runner's side of the socket with fake plugins behind it, and clients that speak to it in the same loop."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+import trio.testing
+
+from support.stage import Desk, Person
+from utter_protocol.capabilities import load_registry
+from utter_protocol.errors import RpcError
+from utter_protocol.framing import FrameDecoder, encode_frame
+from utter_protocol.methods import SessionReport
+from utter_runner.clients.api import ClientApi
+from utter_runner.clients.auth import Admission
+from utter_runner.clients.endpoint import Endpoint
+from utter_runner.clients.events import EventBus
+from utter_runner.clients.server import ClientServer
+from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.reactor import Reactor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from utter_runner.config import SocketConfig
+
+
+async def settle() -> None:
+    """Let everything happen that can happen by itself."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+class FakeVoice:
+    """A spoken session that remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+        self.hold = False
+        self.cancelled = 0
+        self.listening = trio.Event()
+
+    def press(self) -> dict[str, Any]:
+        return self._note("press")
+
+    def release(self) -> dict[str, Any]:
+        return self._note("release")
+
+    def toggle(self) -> dict[str, Any]:
+        return self._note("toggle")
+
+    def cancel(self) -> bool:
+        self.called.append("cancel")
+        return True
+
+    def _note(self, what: str) -> dict[str, Any]:
+        self.called.append(what)
+        return {"session": "v1", "state": "listening"}
+
+    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+        self.called.append((pcm, timeout))
+        self.listening.set()
+        try:
+            if self.hold:
+                await trio.sleep_forever()
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+        return SessionReport(session="v1", outcome="done", heard="hello")
+
+
+class Client:
+    """One connection, read by a task of its own; use `House.client`."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.answers: dict[Any, dict[str, Any]] = {}
+        self.unasked: list[dict[str, Any]] = []
+        """Answers without an id."""
+        self.notifications: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.closed = trio.Event()
+        self._ids = count(1)
+        self._change = trio.Event()
+
+    async def read(self) -> None:
+        """Take what arrives until the end."""
+        decoder = FrameDecoder()
+        try:
+            async for data in self.stream:
+                decoder.receive(data)
+                while (body := decoder.next_frame()) is not None:
+                    self._take(json.loads(body))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        self.closed.set()
+        self._wake()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "method" not in message:
+            if message["id"] is None:
+                self.unasked.append(message)
+            else:
+                assert message["id"] not in self.answers, "answered twice"
+                self.answers[message["id"]] = message
+        elif "id" in message:
+            self.requests.append(message)
+        else:
+            self.notifications.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = trio.Event()
+
+    async def until(self, condition: Any) -> None:
+        """Wait until something has arrived that makes `condition()` true."""
+        with trio.fail_after(100):
+            while not condition():
+                assert not self.closed.is_set(), "the connection was closed"
+                await self._change.wait()
+
+    async def send(self, method: str, params: Any = None, **more: Any) -> int:
+        """Send a request; return its id."""
+        request_id = next(self._ids)
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}, **more}
+        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+        return request_id
+
+    async def notify(self, method: str, params: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+
+    async def reply(self, request: dict[str, Any], result: Any) -> None:
+        """Answer a request of the runner; an RpcError is answered as one."""
+        member = (
+            {"error": {"code": int(result.code), "message": result.message}}
+            if isinstance(result, RpcError)
+            else {"result": result}
+        )
+        body = {"jsonrpc": "2.0", "id": request["id"], **member}
+        await self.stream.send_all(encode_frame(json.dumps(body).encode()))
+
+    async def result(self, request_id: int) -> Any:
+        """The result of a request, or its error raised."""
+        await self.until(lambda: request_id in self.answers)
+        answer = self.answers[request_id]
+        if "error" in answer:
+            error = answer["error"]
+            raise RpcError(error["code"], error["message"], error.get("data"))
+        return answer["result"]
+
+    async def call(self, method: str, params: Any = None) -> Any:
+        return await self.result(await self.send(method, params))
+
+    async def error(self, method: str, params: Any = None) -> RpcError:
+        """The error that a request is answered."""
+        try:
+            result = await self.call(method, params)
+        except RpcError as error:
+            return error
+        raise AssertionError(f"{method} was answered {result!r}")
+
+    async def subscribe(self, mode: str | None = None) -> str:
+        params = {"method": "runner.events"} | ({"mode": mode} if mode else {})
+        stream_id: str = (await self.call("stream.subscribe", params))["stream_id"]
+        return stream_id
+
+    def items(self, stream_id: str) -> list[tuple[int, Any]]:
+        """(seq, data) of what a stream brought."""
+        return [
+            (one["params"]["seq"], one["params"]["data"])
+            for one in self.notifications
+            if one["method"] == "runner.events" and one["params"]["stream_id"] == stream_id
+        ]
+
+
+class House(Desk):
+    """Endpoint, server, API and events over a fake plugin `desktop` and a fake router."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *persons: Person,
+        socket: SocketConfig | None = None,
+        max_clients: int = 64,
+        limits: Limits | None = None,
+        queue: int = 256,
+        window: int = 64,
+        **options: Any,
+    ) -> None:
+        super().__init__(*persons, **options)
+        self.reactor = Reactor()
+        self.bus = EventBus(self.status, queue=queue, window=window)
+        self.voice = FakeVoice()
+        self.wavs: list[bytes] = []
+        self.refused: list[str] = []
+        self.api = ClientApi(
+            supervisor=self.supervisor,
+            registry=load_registry(),
+            gate=self.gate,
+            commands=self.commands,
+            voice=self.voice,
+            events=self.bus,
+            status=self.status,
+            wav_to_pcm=self.wav_to_pcm,
+            timeout=30.0,
+        )
+        self.endpoint = Endpoint(directory / "run" / "runner.sock")
+        self.server = ClientServer(
+            self.endpoint,
+            reactor=self.reactor,
+            deadlines=self.deadlines,
+            admission=Admission(socket),
+            api=self.api,
+            limits=limits or Limits(),
+            max_clients=max_clients,
+            on_refused=self.refused.append,
+        )
+        self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]
+        self._nursery: trio.Nursery | None = None
+
+    def emit(self, event: dict[str, Any]) -> None:
+        super().emit(event)
+        self.bus.emit(event)
+
+    def status(self) -> dict[str, Any]:
+        return {"state": "ready", "plugins": [{"id": one.id} for one in self.supervisor.instances]}
+
+    def wav_to_pcm(self, wav: bytes) -> bytes:
+        self.wavs.append(wav)
+        if not wav.startswith(b"RIFF"):
+            raise ValueError("it is no WAV file")
+        return wav[4:]
+
+    async def client(self, *, deaf: bool = False) -> Client:
+        """A connected client, whose messages are read unless it is deaf."""
+        sock = trio.socket.socket(trio.socket.AF_UNIX)
+        await sock.connect(str(self.endpoint.path))
+        client = Client(trio.SocketStream(sock))
+        if not deaf:
+            self.listen_to(client)
+        return client
+
+    def listen_to(self, client: Client) -> None:
+        """Read what the runner says to a client, from now on."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._read, client)
+
+    @staticmethod
+    async def _read(client: Client) -> None:
+        async with client.stream:
+            await client.read()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[trio.Nursery]:
+        """Serve; afterwards nothing of any client is left."""
+        try:
+            async with self.running() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self.reactor.run)
+                await nursery.start(self.api.run)
+                self.server.start()
+                try:
+                    yield nursery
+                finally:
+                    self.server.stop()
+                await settle()
+            assert self.server.count == 0
+            assert self.bus._streams == {}
+        finally:
+            self.endpoint.close()
+            self.reactor.close()
+
+
+@asynccontextmanager
+async def house(directory: Path, *persons: Person, **options: Any) -> AsyncIterator[House]:
+    made = House(directory, *persons, **options)
+    async with made.serving():
+        yield made
+
+
+def encoded(value: Any) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(value)

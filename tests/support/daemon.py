@@ -1,0 +1,133 @@
+"""The real daemon as a real process, on a socket of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from utter_sdk.client import Client
+
+HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
+
+QUIET = """
+[audio]
+source = "none"
+cues = false
+[hotkeys]
+enabled = false
+"""
+
+
+def hostile(name: str, *behaviour: str, extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the hostile plugin."""
+    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def _quoted(word: str) -> str:
+    return "'" + word + "'"
+
+
+def environment(runtime: Path, **more: str) -> dict[str, str]:
+    """An environment in which nothing of this machine's user shows."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "UTTER_", "DBUS_"))}
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        env.pop(name, None)
+    home = runtime / "home"
+    home.mkdir(exist_ok=True)
+    return {**env, "XDG_RUNTIME_DIR": str(runtime), "HOME": str(home), **more}
+
+
+class Daemon:
+    """A daemon that was started; a context manager that stops it and checks how it ended."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
+        quiet: bool = True,
+    ) -> None:
+        self.runtime = directory / "run"
+        self.runtime.mkdir(mode=0o700, exist_ok=True)
+        self.config = directory / "runner.toml"
+        self.config.write_text(config + (QUIET if quiet else ""))
+        self.socket = self.runtime / "utter" / "runner.sock"
+        self.env = dict(env) if env is not None else environment(self.runtime)
+        self.log: list[str] = []
+        self._wait = wait
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it; returns when it is ready."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "utter_runner", "--config", str(self.config)],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if self._wait:
+            self.wait_for("ready on ")
+
+    def wait_for(self, text: str) -> str:
+        """Read the log up to a line with `text`."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"the daemon ended without {text!r}:\n{''.join(self.log)}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop it; return the exit code."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        with self.process.stderr:
+            self.log += self.process.stderr.readlines()
+        return self.process.wait(timeout=30)
+
+    def client(self, token: str | None = None) -> Client:
+        """A connected client."""
+        return Client.connect(str(self.socket), token=token)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        code = self.stop()
+        log = "".join(self.log)
+        if kind is None:
+            assert code == 0, log
+            assert "Traceback" not in log, log
+            assert not self.socket.exists()
+        elif value is not None:
+            value.add_note(f"the daemon's log:\n{log}")
+
+
+@contextmanager
+def failing(directory: Path, config: str, **options: object) -> Iterator[tuple[int, str]]:
+    """A daemon that ends by itself: its exit code and what it said."""
+    daemon = Daemon(directory, config, wait=False, **options)  # type: ignore[arg-type]  # passed through
+    daemon.start()
+    assert daemon.process is not None
+    try:
+        _, said = daemon.process.communicate(timeout=30)
+        yield daemon.process.returncode, said
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()

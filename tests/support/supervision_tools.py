@@ -1,0 +1,93 @@
+"""A supervisor over real processes, with bounds short enough for tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from utter_protocol.capabilities import load_registry
+from utter_runner.host.callbacks import HostCallbacks
+from utter_runner.rpc.deadlines import Deadlines
+from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.reactor import Reactor
+from utter_runner.supervision.dialect import UtterDialect
+from utter_runner.supervision.instance import Instance
+from utter_runner.supervision.spec import PluginSpec, Timing
+from utter_runner.supervision.supervisor import Supervisor
+
+HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+QUICK = Timing(handshake=5.0, health_interval=60.0, health_timeout=1.0, stop=1.0, backoff_first=0.02, backoff_most=0.1)
+
+
+def plugin(name: str, *behaviour: str, **fields: Any) -> PluginSpec:
+    """A spec that runs the hostile plugin."""
+    return PluginSpec(id=name, argv=(sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour), **fields)
+
+
+class House:
+    """The supervisor under test and what it reported."""
+
+    def __init__(self, supervisor: Supervisor, history: list[tuple[str, int, str]], changed: list[trio.Event]) -> None:
+        self.supervisor = supervisor
+        self.history = history
+        self._changed = changed
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a change of any plugin after which `condition` holds."""
+        with trio.fail_after(20):
+            while not condition():
+                event = trio.Event()
+                self._changed.append(event)
+                await event.wait()
+
+
+@asynccontextmanager
+async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None) -> AsyncIterator[House]:
+    reactor, deadlines = Reactor(), Deadlines()
+    history: list[tuple[str, int, str]] = []
+    waiting: list[trio.Event] = []
+
+    def changed(instance: Instance) -> None:
+        history.append((instance.id, instance.epoch, instance.status))
+        events, waiting[:] = list(waiting), []
+        for event in events:
+            event.set()
+
+    async def prepare(_instance: Instance) -> None:
+        await trio.lowlevel.checkpoint()
+
+    supervisor = Supervisor(
+        specs,
+        reactor=reactor,
+        deadlines=deadlines,
+        registry=load_registry(),
+        dialect=UtterDialect("test"),
+        timing=timing,
+        limits=limits or Limits(),
+        environ=os.environ,
+        requests=HostCallbacks(),
+        prepare=prepare,
+        on_change=changed,
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reactor.run)
+            nursery.start_soon(deadlines.run)
+            started = trio.Event()
+            nursery.start_soon(supervisor.run, started)
+            with trio.fail_after(30):
+                await started.wait()
+            try:
+                yield House(supervisor, history, waiting)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await supervisor.stop()
+            nursery.cancel_scope.cancel()
+    finally:
+        reactor.close()

@@ -1,0 +1,269 @@
+"""The PortAudio source against a library that does what the real one does on a bad day."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import types
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from support import audio
+from utter_runner.voice.capture import portaudio
+from utter_runner.voice.capture.portaudio import PortAudioSource
+from utter_runner.voice.capture.source import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+INVALID_RATE, INVALID_CHANNELS, DEVICE_UNAVAILABLE = -9997, -9998, -9985
+
+
+class PortAudioError(Exception):
+    pass
+
+
+class Library(types.ModuleType):
+    """Stands for the module sounddevice: one device, and streams that the test steers."""
+
+    PortAudioError = PortAudioError
+
+    def __init__(self) -> None:
+        super().__init__("sounddevice")
+        self.devices: list[dict[str, Any]] = [
+            {"name": "speakers", "max_input_channels": 0, "default_samplerate": 48_000.0},
+            {"name": "pipewire", "max_input_channels": 64, "default_samplerate": 44_100.0},
+        ]
+        self.accepts: Callable[[int, int], int] = lambda _rate, _channels: 0
+        self.streams: list[Stream] = []
+        self.asked: list[tuple[int, int]] = []
+        self.refreshes = 0
+        self.hang_in_open = threading.Event()
+        self.hang_in_close = threading.Event()
+        self.hang_in_open.set()
+        self.hang_in_close.set()
+        self.opening, self.started, self.closed = (threading.Semaphore(0) for _ in range(3))
+
+    def query_devices(self, device: str | None = None, kind: str | None = None) -> Any:
+        if device is None:
+            return self.devices[0] if kind else self.devices
+        for info in self.devices:
+            if device in info["name"]:
+                return info
+        raise ValueError(f"No input device matching {device!r}")
+
+    def RawInputStream(self, **settings: Any) -> Stream:  # noqa: N802 - the library's name
+        return Stream(self, settings)
+
+    def _terminate(self) -> None:
+        self.refreshes += 1
+
+    def _initialize(self) -> None:
+        pass
+
+    def _exit_handler(self) -> None:
+        pass
+
+
+class Stream:
+    def __init__(self, library: Library, settings: dict[str, Any]) -> None:
+        rate, channels = settings["samplerate"], settings["channels"]
+        library.asked.append((rate, channels))
+        library.query_devices(settings["device"])
+        library.opening.release()
+        library.hang_in_open.wait()
+        if code := library.accepts(rate, channels):
+            raise PortAudioError(f"refused {rate} Hz", code)
+        self.library, self.settings = library, settings
+        self.ended: list[str] = []
+        library.streams.append(self)
+
+    def start(self) -> None:
+        self.ended.append("start")
+        self.library.started.release()
+
+    def deliver(self, data: bytes) -> None:
+        assert self.settings["callback"](data, 0, None, None) is None
+
+    def finish(self) -> None:
+        assert self.settings["finished_callback"]() is None
+
+    def abort(self, *, ignore_errors: bool) -> None:
+        assert ignore_errors
+        self.library.hang_in_close.wait()
+        self.ended.append("abort")
+
+    def close(self, *, ignore_errors: bool) -> None:
+        assert ignore_errors
+        self.ended.append("close")
+        self.library.closed.release()
+
+
+async def happened(event: threading.Semaphore) -> None:
+    assert await trio.to_thread.run_sync(lambda: event.acquire(timeout=5))
+
+
+class Recording:
+    """A source that runs, and what it delivers."""
+
+    def __init__(self, source: PortAudioSource, library: Library) -> None:
+        self.source, self.library = source, library
+        self.heard = bytearray()
+        self.error: SourceError | None = None
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                await self.source.run(self.heard.extend)
+        except SourceError as error:
+            self.error = error
+
+    async def stream(self) -> Stream:
+        await happened(self.library.started)
+        return self.library.streams[-1]
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+
+@asynccontextmanager
+async def recording_from(source: PortAudioSource, library: Library) -> AsyncIterator[Recording]:
+    recording = Recording(source, library)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(recording.run)
+        yield recording
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    library = Library()
+    monkeypatch.setitem(sys.modules, "sounddevice", library)
+    monkeypatch.setattr(portaudio, "_PATIENCE", 0.2)
+    monkeypatch.setattr(portaudio, "_LIBRARY", threading.Lock())
+    return library
+
+
+async def test_the_stream_is_opened_as_measured_and_aborted_and_closed(library: Library) -> None:
+    async with recording_from(PortAudioSource(), library) as recording:
+        stream = await recording.stream()
+        assert {name: stream.settings[name] for name in ("samplerate", "channels", "dtype", "device")} == {
+            "samplerate": 16_000,
+            "channels": 1,
+            "dtype": "float32",
+            "device": "pipewire",
+        }
+        assert (stream.settings["blocksize"], stream.settings["latency"]) == (320, 0.1)
+        stream.deliver(b"four")
+        assert recording.heard == b"four"
+        recording.cancel()
+    assert stream.ended == ["start", "abort", "close"]
+    stream.deliver(b"late")
+    stream.finish()
+    assert recording.heard == b"four"
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"), [(["hw:0", "pulse", "pipewire"], "pipewire"), (["hw:0", "pulse"], "pulse"), (["hw:0"], None)]
+)
+async def test_a_sound_server_is_preferred_to_a_device_of_which_it_may_be_in_use(
+    library: Library, names: list[str], chosen: str | None
+) -> None:
+    library.devices = [{"name": name, "max_input_channels": 1, "default_samplerate": 48_000.0} for name in names]
+    async with recording_from(PortAudioSource(), library) as recording:
+        assert (await recording.stream()).settings["device"] == chosen
+        recording.cancel()
+
+
+@pytest.mark.parametrize("code", [INVALID_RATE, INVALID_CHANNELS])
+async def test_a_device_that_refuses_is_asked_for_what_it_prefers_and_remembered(library: Library, code: int) -> None:
+    library.devices[1] |= {"max_input_channels": 2, "default_samplerate": 48_000.0}
+    library.accepts = lambda rate, channels: 0 if (rate, channels) == (48_000, 2) else code
+    source = PortAudioSource()
+    async with recording_from(source, library) as recording:
+        stream = await recording.stream()
+        assert stream.settings["blocksize"] == 960
+        stereo = audio.tone(440, 1, 48_000).repeat(2).tobytes()
+        for at in range(0, len(stereo), 960 * 8):
+            stream.deliver(stereo[at : at + 960 * 8])
+        recording.cancel()
+    assert library.asked == [(16_000, 1), (48_000, 2)]
+    heard = audio.floats(bytes(recording.heard))
+    assert len(heard) == pytest.approx(16_000, abs=500)
+    assert audio.loudest_frequency(heard) == pytest.approx(440, abs=0.5)
+    async with recording_from(source, library) as recording:
+        await recording.stream()
+        recording.cancel()
+    assert library.asked == [(16_000, 1), (48_000, 2), (48_000, 2)]
+
+
+async def test_an_unknown_name_and_no_microphone_at_all_are_told_apart(library: Library) -> None:
+    with pytest.raises(SourceError) as caught:
+        await PortAudioSource("desk").run(lambda _: None)
+    assert "No input device matching 'desk'" in caught.value.reason
+    assert caught.value.reason.endswith("PortAudio lists: pipewire.")
+    library.devices = library.devices[:1]
+    for device in ("", "desk"):
+        with pytest.raises(SourceError, match="PortAudio finds no microphone"):
+            await PortAudioSource(device).run(lambda _: None)
+
+
+async def test_another_refusal_is_the_reason_and_the_devices_are_read_again_next_time(library: Library) -> None:
+    library.accepts = lambda _rate, _channels: DEVICE_UNAVAILABLE
+    source = PortAudioSource()
+    for attempt in range(3):
+        with pytest.raises(SourceError, match="The microphone cannot be opened"):
+            await source.run(lambda _: None)
+        assert (library.refreshes, len(library.asked)) == (attempt, attempt + 1)
+    library.accepts = lambda _rate, _channels: 0
+    for _ in range(2):
+        async with recording_from(source, library) as recording:
+            await recording.stream()
+            recording.cancel()
+    assert library.refreshes == 3
+
+
+async def test_a_stream_that_the_server_ends_is_a_fault_and_closed(library: Library) -> None:
+    async with recording_from(PortAudioSource(), library) as recording:
+        stream = await recording.stream()
+        stream.finish()
+    assert recording.error is not None
+    assert "closed the stream" in recording.error.reason
+    assert stream.ended == ["start", "abort", "close"]
+
+
+async def test_opening_that_hangs_can_be_given_up_and_is_closed_when_it_comes_back(library: Library) -> None:
+    library.hang_in_open.clear()
+    async with recording_from(PortAudioSource(), library) as recording:
+        await happened(library.opening)
+        recording.cancel()
+        begun = trio.current_time()
+    assert trio.current_time() - begun < 1.0
+    with pytest.raises(SourceError, match="does not come back from an earlier call"):
+        await PortAudioSource().run(lambda _: None)
+    library.hang_in_open.set()
+    await happened(library.closed)
+    (stream,) = library.streams
+    assert stream.ended == ["start", "abort", "close"]
+
+
+async def test_closing_that_hangs_is_given_up_and_does_not_hang_the_exit(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[Any] = []
+    monkeypatch.setattr(atexit, "unregister", forgotten.append)
+    async with recording_from(PortAudioSource(), library) as recording:
+        stream = await recording.stream()
+        library.hang_in_close.clear()
+        recording.cancel()
+        begun = trio.current_time()
+    assert trio.current_time() - begun < 1.0
+    assert forgotten == [library._exit_handler]
+    stream.deliver(b"late")
+    assert recording.heard == b""
+    library.hang_in_close.set()
+    await happened(library.closed)

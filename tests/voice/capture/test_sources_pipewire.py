@@ -1,0 +1,203 @@
+"""The two live sources against a real PipeWire daemon."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from support import audio, pipewire
+from utter_runner.voice.capture.capture import RATE, Capture, Mode
+from utter_runner.voice.capture.portaudio import PortAudioSource
+from utter_runner.voice.capture.pw_record import PwRecordSource
+from utter_runner.voice.collaborators import AudioUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from utter_runner.voice.capture.source import AudioSource
+
+# On a busy machine blocks are lost between the programs; half of what was said proves that it was heard.
+ENOUGH = 0.5
+
+pytestmark = [
+    pytest.mark.pipewire,
+    pytest.mark.skipif(bool(pipewire.missing), reason=f"not installed: {', '.join(pipewire.missing)}"),
+]
+
+SOURCES: list[Any] = [pytest.param(PortAudioSource, id="portaudio"), pytest.param(PwRecordSource, id="pw-record")]
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Any]:
+    with pipewire.pipewire_bed(tmp_path) as bed:
+        yield bed
+
+
+class Events:
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self._send.send_nowait(event)
+
+    async def next(self, state: str) -> str:
+        """The next event, which is to be of this state; returns its text."""
+        with trio.fail_after(10):
+            event = await self._receive.receive()
+        assert event["state"] == state, event
+        return str(event["detail"])
+
+
+@asynccontextmanager
+async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncIterator[tuple[Capture, Events]]:
+    events = Events()
+    capture = Capture(source, mode=mode, on_event=events)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: capture.run(task_status=task_status))
+        yield capture, events
+        nursery.cancel_scope.cancel()
+
+
+async def hear(capture: Capture, bed: Any, recording: Path, seconds: float) -> bytes:
+    """What the microphone hears from the moment it is acquired until some time after the recording."""
+    with trio.fail_after(seconds + 10):
+        await capture.acquire()
+        start = capture.oldest
+        player = bed.play(recording)
+        await capture.wait_beyond(capture.position + round((seconds + 0.7) * RATE))
+        heard = capture.read(start, capture.position - start)
+        capture.release()
+        assert await trio.to_thread.run_sync(player.wait) == 0
+    return heard
+
+
+@pytest.mark.parametrize("make", SOURCES)
+async def test_what_is_spoken_is_recorded(bed: Any, tmp_path: Path, make: Callable[..., AudioSource]) -> None:
+    spoken = audio.babble(2)
+    recording = audio.write_wav(tmp_path / "spoken.wav", spoken)
+    async with capturing(make()) as (capture, events):
+        heard = audio.floats(await hear(capture, bed, recording, 2))
+        await events.next("open")
+        await events.next("closed")
+    assert audio.found_share(heard, spoken) >= ENOUGH
+
+
+@pytest.mark.parametrize("make", SOURCES)
+async def test_a_killed_daemon_is_a_fault_within_a_second_and_capture_recovers_by_itself(
+    bed: Any, tmp_path: Path, make: Callable[..., AudioSource]
+) -> None:
+    spoken = audio.babble(2)
+    recording = audio.write_wav(tmp_path / "spoken.wav", spoken)
+    async with capturing(make(), "always") as (capture, events):
+        await events.next("open")
+        killed = trio.current_time()
+        await trio.to_thread.run_sync(bed.kill)
+        await events.next("fault")
+        assert trio.current_time() - killed < 1.0
+        with pytest.raises(AudioUnavailable):
+            await capture.wait_beyond(capture.position)
+        await trio.to_thread.run_sync(bed.restart)
+        await events.next("recovered")
+        heard = audio.floats(await hear(capture, bed, recording, 2))
+    assert audio.found_share(heard, spoken) >= ENOUGH
+
+
+@pytest.mark.parametrize("make", SOURCES)
+async def test_a_daemon_that_stands_still_is_a_fault_within_a_second_and_closing_does_not_hang(
+    bed: Any, make: Callable[..., AudioSource]
+) -> None:
+    async with capturing(make()) as (capture, events):
+        await capture.acquire()
+        await events.next("open")
+        stopped = trio.current_time()
+        bed.pause()
+        with pytest.raises(AudioUnavailable, match=r"for 0\.5 s"):
+            await capture.wait_beyond(capture.position + 10 * RATE)
+        assert trio.current_time() - stopped < 1.0
+        await events.next("fault")
+        bed.resume()
+        await events.next("recovered")
+        bed.pause()
+        await events.next("fault")
+        capture.release()
+        bed.resume()
+
+
+@pytest.mark.parametrize("make", SOURCES)
+async def test_a_daemon_that_is_not_there_is_named_as_the_reason(bed: Any, make: Callable[..., AudioSource]) -> None:
+    bed.kill()
+    async with capturing(make()) as (capture, events):
+        with pytest.raises(AudioUnavailable) as caught:
+            await capture.acquire()
+        await events.next("fault")
+    assert re.search("cannot be opened|Is the sound server running|Is PipeWire running", caught.value.reason)
+
+
+async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pitch_and_length(
+    bed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".asoundrc").write_text(
+        'pcm.stiff { type pipewire  rate 48000  channels 2  hint { show on  description "48 kHz stereo only" } }\n',
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recording = audio.write_wav(tmp_path / "tone.wav", audio.tone(440, 2))
+    source = PortAudioSource("stiff")
+    async with capturing(source) as (capture, _):
+        # PortAudio may have read its devices before this one was configured; and reads them anew after a failure.
+        begun = trio.current_time()
+        heard = audio.floats(await hear(capture, bed, recording, 2))
+        seconds = trio.current_time() - begun
+    assert source._known.accepted == (48_000, 2)
+    assert audio.loudest_frequency(heard) == pytest.approx(440, abs=5)
+    # Not resampled it would be three times as much, not mixed down six times.
+    assert len(heard) / RATE == pytest.approx(seconds, rel=0.25)
+    assert abs(heard).max() == pytest.approx(0.5, abs=0.1)
+
+
+async def test_an_unknown_device_is_refused_with_those_that_there_are(bed: Any) -> None:
+    async with capturing(PortAudioSource("no such microphone")) as (capture, _):
+        with pytest.raises(AudioUnavailable) as caught:
+            await capture.acquire()
+    assert "'no such microphone'" in caught.value.reason
+    assert "pipewire" in caught.value.reason
+
+
+async def test_opening_and_closing_many_times_leaves_nothing_open(bed: Any) -> None:
+    counts = []
+    async with capturing(PortAudioSource()) as (capture, events):
+        for _ in range(6):
+            await capture.acquire()
+            capture.release()
+            await events.next("open")
+            await events.next("closed")
+            counts.append(open_descriptors())
+    # The first opening loads the library, which keeps some descriptors.
+    assert len(set(counts[1:])) == 1
+
+
+async def test_a_closed_pw_record_is_gone_with_its_descriptors(bed: Any) -> None:
+    children, descriptors = child_processes(), open_descriptors()
+    async with capturing(PwRecordSource()) as (capture, events):
+        await capture.acquire()
+        assert len(child_processes() - children) == 1
+        capture.release()
+        await events.next("open")
+        await events.next("closed")
+        assert child_processes() == children
+    assert open_descriptors() == descriptors
+
+
+def child_processes() -> set[str]:
+    """This process's children, whichever of its threads started them."""
+    own = Path("/proc/self/task")
+    return {child for task in own.iterdir() for child in (task / "children").read_text().split()}
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,0 +1,178 @@
+"""Whatever the user, the devices and the plugins do: what always holds of spoken sessions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.voice import OK, PERIOD, Rig
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import CommandResult
+from utter_runner.voice.fakes import FakeFeed, numbered
+from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
+
+EXAMPLES = settings(deadline=None, derandomize=True, database=None, max_examples=300)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from utter_runner.voice.recording import Session
+
+RATE, FRAMES, PRE, POST = 1_600, 32, 480, 320
+MAX_MS = 1_000
+CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
+FAILED = CommandResult(results=[], understood=False)
+
+USER = ("press", "release", "toggle", "cancel")
+WORLD: dict[str, Callable[[Rig], None]] = {
+    "hear": lambda rig: rig.recogniser.may_finish.set(),
+    "deaf": lambda rig: setattr(rig.recogniser, "may_finish", trio.Event()),
+    "stt breaks": lambda rig: setattr(rig.recogniser, "start_error", CRASH),
+    "stt works": lambda rig: setattr(rig.recogniser, "start_error", None),
+    "unplug": lambda rig: rig.feed.fail("Unplugged."),
+    "plug": lambda rig: rig.feed.repair() if rig.feed.fault else None,
+}
+
+steps = st.lists(
+    st.one_of(
+        st.sampled_from(["press", "release", *USER]),
+        st.integers(1, 30),
+        st.sampled_from(["acting", "confirming", "planning", OK, FAILED, CRASH]),
+        st.sampled_from(["wav", *WORLD]),
+    ),
+    max_size=40,
+)
+
+
+class Observed:
+    """A rig that is watched: every event and every call of the user updates what the audio of each session must be."""
+
+    def __init__(self, *, tap: str) -> None:
+        self.floor = 0
+        self.expected: dict[str, list[int]] = {}
+        """First frame and the frame after the last, by session; the latter is 0 while it is unknown."""
+        self.recording: str | None = None
+        self.broken: list[Exception] = []
+        self.rig = Rig(
+            *["text"] * 50, feed=FakeFeed(rate=RATE), scripted=True, tap=tap, max_ms=MAX_MS, on_event=self.on_event
+        )
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        try:
+            self.follow(event)
+        except Exception as error:  # noqa: BLE001 - the controller survives what is raised here; the test must not
+            self.broken.append(error)
+
+    def follow(self, event: dict[str, Any]) -> None:
+        self.check_now()
+        if event["event"] != "session":
+            return
+        session, state, position = event["session"], event["state"], self.rig.feed.position
+        if state == "listening":
+            if not self.rig.controller._sessions[-1].live:
+                return
+            start = max(self.rig.feed.oldest, self.floor, position - PRE)
+            self.expected[session] = [start, 0]
+            self.recording = session
+        elif session == self.recording:
+            if state == "recognising":
+                end = self.expected[session][1]
+                # Without a known end it would still be recording; before it, the next press has cut it short.
+                assert end
+                self.floor = self.expected[session][1] = min(end, position)
+            else:
+                self.floor = position
+            self.recording = None
+
+    def check_now(self) -> None:
+        rig = self.rig
+        live = rig.controller._sessions
+        assert len(live) <= 2
+        assert sum(session.state in RECORDING for session in live) <= 1
+        assert len(rig.recogniser.open) <= 1
+        assert len(rig.commander.running) <= 1
+        if len(live) == 2:
+            # The one that is just becoming so is denied before anything else happens.
+            assert live[1].state not in {State.PLANNING, State.CONFIRMING, State.ACTING}
+        done = [report.session for report in rig.reports]
+        assert len(done) == len(set(done))
+
+    async def do(self, step: object, nursery: trio.Nursery) -> None:
+        rig = self.rig
+        if isinstance(step, int):
+            for _ in range(step):
+                await self.tick()
+        elif isinstance(step, str) and step in USER:
+            before = self.open_ended()
+            getattr(rig.controller, step)()
+            self.expect_end(before)
+        elif step == "wav":
+            nursery.start_soon(self.wav)
+        elif isinstance(step, str) and step in WORLD:
+            WORLD[step](rig)
+        elif rig.commander.running:
+            await rig.say(step)  # type: ignore[arg-type] # what is left are the commander's steps
+        await trio.testing.wait_all_tasks_blocked()
+        self.check_now()
+        assert not self.broken
+
+    async def tick(self) -> None:
+        self.rig.feed.advance(FRAMES)
+        await trio.testing.wait_all_tasks_blocked()
+        before = self.open_ended()
+        await trio.sleep(PERIOD)
+        await trio.testing.wait_all_tasks_blocked()
+        self.expect_end(before)
+
+    def open_ended(self) -> Session | None:
+        live = self.rig.controller._sessions
+        return live[-1] if live and live[-1].live and live[-1].state in OPEN_ENDED else None
+
+    def expect_end(self, listened: Session | None) -> None:
+        """The key went up, or the maximum length was reached, if a session that listened does so no more."""
+        if listened is not None and listened.state is State.TAIL:
+            self.expected[listened.id][1] = self.rig.feed.position + POST
+
+    async def wav(self) -> None:
+        with suppress(RpcError):
+            await self.rig.controller.listen_wav(numbered(0, 1_000), timeout=4)
+
+
+def check_audio(observed: Observed) -> None:
+    rig = observed.rig
+    last_end = 0
+    for session, (start, end) in observed.expected.items():
+        assert start >= last_end
+        stream = rig.recogniser.streams.get(session)
+        frames = rig.frames(session) if stream else []
+        assert frames == list(range(start, start + len(frames)))
+        if stream and stream.finished:
+            assert frames == list(range(start, end))
+        last_end = max(start + len(frames), end if stream and stream.finished else 0)
+    heard = {event["session"] for event in rig.events if event["event"] == "heard"}
+    assert {session for session, _, _ in rig.commander.commands} <= heard
+    for report in rig.reports:
+        if report.outcome == "tap" or (report.outcome == "cancelled" and not report.heard):
+            assert report.session not in heard
+        stream = rig.recogniser.streams.get(report.session)
+        if report.outcome == "tap" and stream:
+            assert not stream.finished
+
+
+async def run(script: list[object], tap: str) -> None:
+    observed = Observed(tap=tap)
+    async with observed.rig.running(clocked=False) as nursery:
+        for step in script:
+            await observed.do(step, nursery)
+    check_audio(observed)
+
+
+@EXAMPLES
+@given(steps, st.sampled_from(["ignore", "toggle"]))
+def test_what_always_holds(script: list[object], tap: str) -> None:
+    """One session at a time, one report each, and every frame in at most one session, exactly the ones of its span."""
+    trio.run(run, script, tap, clock=trio.testing.MockClock(autojump_threshold=0))

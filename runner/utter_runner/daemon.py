@@ -5,6 +5,7 @@ Rules here: nothing but this file knows all rooms; stopping is the reverse of st
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("utter_runner")
 
 _PREPARE_SECONDS = 10.0
+_CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
 _ROUTER_WAIT = 10.0
@@ -96,6 +98,7 @@ class Daemon:
         self._ops = OpRegistry()
         self._candidates = CandidateStore()
         self._events = EventBus(self.status, queue=runner.lossy_queue, window=runner.credit_window)
+        emit = self._emit_and_log if config.log.content else self._events.emit
         host = HostCallbacks()
         host.listen("router.hints_changed", self._hints_changed)
         host.listen("stt.partial", self._partial)
@@ -118,7 +121,7 @@ class Daemon:
             on_change=self._plugin_changed,
             launched=launched,
         )
-        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=self._events.emit)
+        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -130,17 +133,15 @@ class Daemon:
             ),
             candidates=self._candidates,
             confirmer=confirmer,
-            emit=self._events.emit,
+            emit=emit,
         )
-        commands = Commands(
-            self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=self._events.emit
-        )
+        commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
         self._voice: Voice = build_voice(
             config,
             supervisor=self._supervisor,
             commands=commands,
             hints=self.hints,
-            emit=self._events.emit,
+            emit=emit,
             timeout=timeout,
         )
         self._api = ClientApi(
@@ -172,6 +173,12 @@ class Daemon:
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
         self._warnings.append(text)
+
+    def _emit_and_log(self, event: dict[str, Any]) -> None:
+        self._events.emit(event)
+        if event["event"] in _CONTENT_EVENTS:
+            # JSON with escapes: what was heard or planned cannot forge a line of the log.
+            logger.info("content: %s", json.dumps(msgspec.to_builtins(event)))
 
     # ---- running
 
@@ -218,8 +225,9 @@ class Daemon:
         self._events.emit({"event": "state", "status": self.status()})
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
-            "ready on %s with %d plugins%s",
+            "ready on %s with %d of %d plugins%s",
             self._endpoint.path,
+            len(self._supervisor.instances) - len(failed),
             len(self._supervisor.instances),
             f" (not running: {', '.join(failed)})" if failed else "",
         )

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_runner import __version__
 from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
@@ -83,6 +83,27 @@ def _launch_all(specs: Sequence[PluginSpec], environ: Mapping[str, str]) -> dict
     return launched
 
 
+def _log_stream() -> TextIO:
+    """Return stderr by another descriptor: PortAudio's bindings redirect number 2 while they look for devices."""
+    return os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+
+
+def _check(config: Config, path: Path, plugins: int, problems: list[str]) -> int:
+    """Answer --check: everything that would be refused or warned of at the start."""
+    from utter_runner.voice.hotkeys import Bindings, HotkeyError  # noqa: PLC0415 - the table of keys is large
+
+    hotkeys = config.hotkeys
+    if hotkeys.enabled:
+        try:
+            Bindings.parse(push_to_talk=hotkeys.push_to_talk, toggle=hotkeys.toggle, cancel=hotkeys.cancel)
+        except HotkeyError as error:
+            problems = [*problems, f"[hotkeys] {error}"]
+    for problem in problems:
+        print(problem, file=sys.stderr)  # noqa: T201 - the answer to --check
+    print(f"{path}: plugins that can be run: {plugins}; problems: {len(problems)}")  # noqa: T201 - as above
+    return EXIT_FAILED if problems else EXIT_OK
+
+
 def _quit(number: int, _frame: Any) -> None:
     raise SystemExit(EXIT_OK if number == signal.SIGTERM else 128 + number)
 
@@ -99,13 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
         return EXIT_USAGE
     level = options.log_level or config.log.level
-    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=_log_stream())
     specs, problems = plugin_specs(config)
+    problems += config.warnings
     if options.check:
-        for problem in problems:
-            print(problem, file=sys.stderr)  # noqa: T201 - the answer to --check
-        print(f"{path}: {len(specs)} plugins, {len(problems)} that cannot be run.")  # noqa: T201 - as above
-        return EXIT_FAILED if problems else EXIT_OK
+        return _check(config, path, len(specs), problems)
     try:
         socket_path = Path(config.runner.socket_path) if config.runner.socket_path else default_socket_path(os.environ)
         endpoint = Endpoint(socket_path)

@@ -128,7 +128,7 @@ def runner(directory: Path, plugin: Path, count: int) -> Iterator[tuple[subproce
         if b": ready on " in line:
             break
     elapsed = (time.perf_counter() - start) * 1000
-    if not lines or f"with {count} plugins\n".encode() not in lines[-1]:
+    if not lines or f"with {count} of {count} plugins\n".encode() not in lines[-1]:
         process.kill()
         raise SystemExit(b"".join(lines).decode())
     try:

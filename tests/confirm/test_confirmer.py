@@ -11,7 +11,7 @@ import trio.testing
 
 from support.stage import Person, assert_paired
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.confirm.confirmer import Confirmer, Question, Verdict
+from utter_runner.confirm.confirmer import MAX_QUESTIONS, Confirmer, Question, Verdict
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -209,3 +209,25 @@ async def test_a_source_of_surfaces_that_fails_still_ends_its_question(caplog: p
         with pytest.raises(ValueError, match="boom"):
             await confirmer.ask(QUESTION)
     assert [event["state"] for event in events] == ["asked", "denied"] * 2
+
+
+async def test_more_questions_than_a_person_can_answer_are_denials(autojump_clock: MockClock) -> None:
+    silent = Room(Person(), timeout=30.0)
+    verdicts: list[Verdict] = []
+
+    async def ask() -> None:
+        verdicts.append(await silent.confirmer.ask(QUESTION))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(MAX_QUESTIONS + 2):
+            nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [verdict.approved for verdict in verdicts] == [False, False]
+        assert "max_questions" in verdicts[0].why
+        nursery.cancel_scope.cancel()
+    # The queue is free again.
+    verdict = await Room(timeout=1.0).confirmer.ask(QUESTION)
+    assert "max_questions" not in verdict.why
+    verdict = await silent.confirmer.ask(QUESTION)
+    assert "max_questions" not in verdict.why
+    assert_paired(silent.questions)

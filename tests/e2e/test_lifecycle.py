@@ -146,4 +146,30 @@ def test_check_reads_the_configuration_and_starts_nothing(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "nobody" in done.stderr
-    assert "1 plugins, 1 that cannot be run" in done.stdout
+    assert "plugins that can be run: 1; problems: 1" in done.stdout
+    config.write_text('[hotkeys]\npush_to_talk = "KEY_RIGTCTRL"\n')
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "RIGHTCTRL" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_what_was_said_is_logged_only_if_asked_for(tmp_path: Path, content: bool) -> None:
+    plan = """plan=[{"op": "secret.op", "args": {"word": "xyzzy\\u202e"}, "provenance": "user"}]"""
+    router = hostile("router", "kind=router", "provides=router.plan@1", plan)
+    config = f"[log]\ncontent = {str(content).lower()}\nlevel = 'debug'\n" + router
+    with Daemon(tmp_path, config) as daemon, daemon.client() as client:
+        client.call("runner.command", {"utterance": "xyzzy"}, timeout=10)
+        status = client.call("runner.status", {}, timeout=5)
+        assert status["content_logging"] is content
+        assert any("content" in warning for warning in status["warnings"]) is content
+    log = "".join(daemon.log)
+    assert ("xyzzy" in log) is content
+    assert "\u202e" not in log
+
+
+def test_a_token_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, '[socket]\ntoken = "correct-horse-battery"\n' + hostile("good"))
+    daemon.config.chmod(0o644)
+    with daemon, daemon.client(token="correct-horse-battery") as client:  # noqa: S106 - a test's token
+        warnings = client.call("runner.status", {}, timeout=5)["warnings"]
+    assert any("chmod 600" in warning for warning in warnings)

@@ -20,6 +20,7 @@ from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manife
 from utter_protocol.messages import decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.config import RunnerConfig, VoiceConfig
+from utter_runner.confirm.confirmer import MAX_QUESTIONS
 from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
@@ -315,6 +316,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
     timing = Timing()
     code = {
         "header part": [framing.MAX_HEADER],
+        "confirmations that wait for a person (`max_questions`)": [MAX_QUESTIONS],
         "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
         "junk before a frame (`max_junk`)": [framing.MAX_JUNK],
         "body of a frame": [framing.MAX_FRAME],

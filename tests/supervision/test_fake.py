@@ -63,7 +63,8 @@ async def test_an_answer_comes_later_than_the_request_and_once() -> None:
     plugin.cancel(1)
     plugin.die()
     assert [bytes(result) for result, _ in replies.got] == [b'{"n":1}']
-    assert (plugin.methods, plugin.received[0].params, plugin.received[0].cancelled) == (["x"], {"a": 1}, False)
+    (request,) = plugin.received
+    assert (request.method, request.params, request.cancelled) == ("x", {"a": 1}, False)
 
 
 async def test_what_cannot_be_sent_is_answered_at_once() -> None:

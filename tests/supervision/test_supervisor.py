@@ -296,3 +296,34 @@ async def test_unknown_plugins_are_minus_32005(house: House) -> None:
         with pytest.raises(RpcError) as error:
             running.supervisor.get("nobody")
         assert error.value.code == ErrorCode.CAPABILITY_MISSING
+
+
+async def test_whoever_can_serve_soonest_provides(house: House) -> None:
+    timing = Timing(restarts_in_window=0, stop=0.3)
+    specs = [
+        plugin("broken", "exit-at-once", provides=("experimental/a@1",)),
+        plugin("slow", "hang=protocol.hello", provides=("experimental/a@1",)),
+        plugin("good", provides=("experimental/a@1",)),
+    ]
+    async with house(*specs[::2], timing=timing) as running:
+        assert running.supervisor.provider("experimental/a@1").id == "good"
+        with trio.fail_after(5):
+            assert (await running.supervisor.wait_provider("experimental/a@1", 5)).id == "good"
+        os.kill(running.supervisor.get("good").process.pid, signal.SIGKILL)
+        await running.until(lambda: running.supervisor.get("good").status == "failed")
+        with pytest.raises(RpcError) as error:
+            await running.supervisor.wait_provider("experimental/a@1", 5)
+        assert error.value.code == ErrorCode.PLUGIN_FAILED
+
+
+async def test_a_second_provider_that_comes_up_is_not_missed(house: House) -> None:
+    timing = Timing(handshake=5.0, backoff_first=0.2, stop=0.3)
+    specs = [plugin(name, provides=("experimental/a@1",)) for name in ("first", "second")]
+    async with house(*specs, timing=timing) as running:
+        first, second = running.supervisor.instances
+        first.spec = plugin("first", "hang=protocol.hello", provides=("experimental/a@1",))
+        os.kill(first.process.pid, signal.SIGKILL)
+        os.kill(second.process.pid, signal.SIGKILL)
+        await running.until(lambda: first.status == second.status == "backoff")
+        with trio.fail_after(4):
+            assert (await running.supervisor.wait_provider("experimental/a@1", 10)).id == "second"

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import trio
 import trio.testing
 
@@ -283,8 +282,3 @@ async def house(directory: Path, *persons: Person, **options: Any) -> AsyncItera
     made = House(directory, *persons, **options)
     async with made.serving():
         yield made
-
-
-def encoded(value: Any) -> bytes:
-    """JSON."""
-    return msgspec.json.encode(value)

@@ -15,7 +15,7 @@ from .align import NumberSlot
 from .phrases import NumberList, TextList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from hassil.expression import Expression
 
@@ -67,7 +67,12 @@ class Filled:
 
 
 def write_out(
-    expression: Expression, lists: Mapping[str, SlotList], *, written: bool = False, most: int = MAX_FILLED
+    expression: Expression,
+    lists: Mapping[str, SlotList],
+    *,
+    written: bool = False,
+    most: int = MAX_FILLED,
+    breadths: Iterable[Breadth] = Breadth,
 ) -> list[Filled]:
     """The sentences that a template stands for, as broad as `most` allows.
 
@@ -78,9 +83,10 @@ def write_out(
         lists: the values of the slots.
         written: keep the writing of the template instead of hassil's normal form.
         most: how many sentences at most.
+        breadths: what to try, the broadest first.
     """
     found: list[Filled] = []
-    for breadth in Breadth:
+    for breadth in breadths:
         forms = list(islice(_walk(expression, breadth, written=written), MAX_FORMS + 1))
         filled = (sentence for form in forms[:MAX_FORMS] for sentence in _filled(_joined(form), lists))
         found = list(islice(filled, most + 1))

@@ -15,7 +15,7 @@ import msgspec
 from utter_protocol.methods import PlannedStep, PlanResult
 
 from .align import NumberSlot
-from .expand import MAX_FILLED, write_out
+from .expand import MAX_FILLED, Breadth, write_out
 from .nearest import Entry, NearestPhrases, Verdict
 from .phrases import TextList, fill
 from .sentences import Match, Sentences, is_template, parse
@@ -35,9 +35,8 @@ MAX_HINTS = 2_000
 # ships with the plugin.
 _SURE = 0.9
 _MIN_HINT_WORDS = 2
-# Sentences that ship with the plugin have many variants; the near ones and the hints need few of them.
+# Sentences that ship with the plugin have many variants; those that can be near need few of them.
 _MAX_SHIPPED = 400
-_MAX_SHOWN = 100
 
 
 class Router:
@@ -141,11 +140,19 @@ class Router:
             words = sentence.words
             if words and not sentence.open:
                 entries.setdefault(words, _entry(phrase, words, sentence.slots))
-        if not phrase.own and say != phrase.say[0]:
-            return
-        shown = lists if phrase.own else {name: _first_names(values) for name, values in lists.items()}
-        written = parse(say, phrase, lists, written=True).expression
-        for sentence in write_out(written, shown, written=True, most=MAX_FILLED if phrase.own else _MAX_SHOWN):
+        self._show(phrase, say, lists)
+
+    def _show(self, phrase: Phrase, say: str, lists: Mapping[str, SlotList]) -> None:
+        """Offer hints: of the user's sentences every form, of those that ship with the plugin the first one."""
+        expression = parse(say, phrase, lists, written=True).expression
+        if phrase.own:
+            sentences = write_out(expression, lists, written=True)
+        else:
+            named = {name: _first_names(values) for name, values in lists.items()}
+            sentences = write_out(expression, named, written=True, breadths=(Breadth.FIRST,))
+            if say != phrase.say[0] and any(sentence.slots for sentence in sentences):
+                return
+        for sentence in sentences:
             self._hint(sentence.parts)
 
     def _hint(self, parts: Sequence[str | NumberSlot]) -> None:

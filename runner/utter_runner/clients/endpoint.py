@@ -67,6 +67,8 @@ class Endpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if "\0" in str(path):
+            raise EndpointError(f"The socket path {str(path)!r} has a NUL character.")
         size = len(os.fsencode(path))
         if size > MAX_PATH_BYTES:
             raise EndpointError(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_QUESTIONS = 16
+
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked: the concrete step, and the text that a person must read."""
@@ -66,9 +68,20 @@ class Confirmer:
         self._timeout = timeout
         self._emit = emit
         self._one_at_a_time = trio.Lock()
+        self._open = 0
 
     async def ask(self, question: Question) -> Verdict:
-        """Return the verdict. Questions queue; each has its own time-out once it is asked."""
+        """Return the verdict. Up to `MAX_QUESTIONS` queue; each has its own time-out once it is asked."""
+        if self._open >= MAX_QUESTIONS:
+            await trio.lowlevel.checkpoint()
+            return Verdict(approved=False, why=f"max_questions ({MAX_QUESTIONS}) confirmations are waiting already")
+        self._open += 1
+        try:
+            return await self._ask_in_turn(question)
+        finally:
+            self._open -= 1
+
+    async def _ask_in_turn(self, question: Question) -> Verdict:
         async with self._one_at_a_time:
             params = ConfirmParams(
                 id=secrets.token_hex(8),

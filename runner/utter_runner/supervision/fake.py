@@ -19,7 +19,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.peer import TIMEOUT_CAP
 from utter_runner.supervision.spec import PluginSpec
-from utter_runner.supervision.states import RUNNING
+from utter_runner.supervision.states import GONE, RUNNING, readiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -95,11 +95,6 @@ class FakeInstance:
     def requires(self) -> tuple[str, ...]:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods of all requests so far."""
-        return [request.method for request in self.received]
 
     async def wait_received(self, count: int = 1) -> FakeRequest:
         """Wait until so many requests have reached it; return the last of them."""
@@ -252,20 +247,20 @@ class FakeSupervisor:
         return instance
 
     def provider(self, capability: str) -> FakeInstance | None:
-        """Return the first running provider, else the first configured one; see `Supervisor.provider`."""
+        """Return who provides `capability`; see `Supervisor.provider`."""
         providers = [
             instance
             for instance in self._instances.values()
             if any(self._registry.satisfies(one, capability) for one in instance.provides)
         ]
-        return next((one for one in providers if one.running), providers[0] if providers else None)
+        return min(providers, key=readiness, default=None)
 
     async def wait_provider(self, capability: str, timeout: float) -> FakeInstance:
         """Return a running provider, waiting for one that comes back; see `Supervisor.wait_provider`."""
         instance = self.provider(capability)
         with trio.move_on_after(timeout):
             while instance is not None and not instance.running:
-                if instance.status in {"failed", "stopping", "stopped"}:
+                if instance.status in GONE:
                     raise instance.unavailable()
                 await self._change.wait()
                 instance = self.provider(capability)

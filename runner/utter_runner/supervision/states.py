@@ -6,7 +6,7 @@ is generated from it.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 Status: TypeAlias = Literal["starting", "ready", "degraded", "backoff", "failed", "stopping", "stopped"]
 Event: TypeAlias = Literal["spawn", "admit", "degrade", "recover", "die", "give_up", "stop", "stopped"]
@@ -33,6 +33,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
 }
 
 RUNNING: frozenset[Status] = frozenset({"ready", "degraded"})
+GONE: frozenset[Status] = frozenset({"failed", "stopping", "stopped"})
+"""Nothing brings these back by itself."""
 
 
 def next_status(status: Status, event: Event) -> Status:
@@ -45,6 +47,25 @@ def next_status(status: Status, event: Event) -> Status:
         return TRANSITIONS[status, event]
     except KeyError:
         raise ValueError(f"a plugin that is {status} cannot {event}") from None
+
+
+class Living(Protocol):
+    """What has a status."""
+
+    @property
+    def status(self) -> Status:
+        """Where it is in its life."""
+
+    @property
+    def running(self) -> bool:
+        """Whether requests may be sent to it."""
+
+
+def readiness(plugin: Living) -> int:
+    """Order plugins by how soon they can serve: the running, those coming up, the others."""
+    if plugin.running:
+        return 0
+    return 2 if plugin.status in GONE else 1
 
 
 def diagram() -> str:

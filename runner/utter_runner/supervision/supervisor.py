@@ -19,7 +19,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
 from utter_runner.supervision.instance import Instance
 from utter_runner.supervision.launch import SpawnError
-from utter_runner.supervision.states import RUNNING
+from utter_runner.supervision.states import GONE, RUNNING, readiness
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -47,18 +47,12 @@ class _Life:
         self.scope = trio.CancelScope()
         self.done = trio.Event()
         self.wake = trio.Event()
-        self.change = trio.Event()
         self.waiting = False
         self.settled = False
         self.refused: RpcError | None = None
         self.unwell = ""
         self.restarts: deque[float] = deque(maxlen=timing.restarts_in_window)
         self.failures = 0
-
-    def signal(self) -> None:
-        """Wake whoever waits for a change of admission."""
-        self.change.set()
-        self.change = trio.Event()
 
 
 class Supervisor:
@@ -100,6 +94,7 @@ class Supervisor:
         self._random = random.Random()  # noqa: S311 - jitter, not a secret
         self._stopping = False
         self._settled = trio.Event()
+        self._change = trio.Event()
         self._lives: dict[str, _Life] = {}
         self._admitted_order: list[str] = []
         for spec in specs:
@@ -140,19 +135,19 @@ class Supervisor:
         return life.instance
 
     def provider(self, capability: str) -> Instance | None:
-        """Return the first running plugin that provides `capability`, else the first configured one, else None."""
+        """Return who provides `capability`: a running plugin, else one that is coming up, else any, else None."""
         providers = [
             life.instance
             for life in self._lives.values()
             if any(self._registry.satisfies(one, capability) for one in life.instance.provides)
         ]
-        return next((one for one in providers if one.running), providers[0] if providers else None)
+        return min(providers, key=readiness, default=None)
 
     async def wait_provider(self, capability: str, timeout: float) -> Instance:
         """Return a running plugin that provides `capability`, waiting while one is starting or restarting.
 
         Raises:
-            RpcError: -32005 when nobody provides it, -32000 when its provider failed or did not come up in time.
+            RpcError: -32005 when nobody provides it, -32000 when its providers failed or did not come up in time.
         """
         with trio.move_on_after(timeout):
             while True:
@@ -163,15 +158,15 @@ class Supervisor:
                     )
                 if instance.running:
                     return instance
-                if instance.status in {"failed", "stopping", "stopped"}:
+                if instance.status in GONE:
                     raise instance.unavailable()
-                await self._lives[instance.id].change.wait()
+                await self._change.wait()
         instance = self.provider(capability)
-        if instance is None or instance.running:
-            raise RpcError(
-                ErrorCode.TIMED_OUT, f"no provider of {capability} came up in time", {"capability": capability}
-            )
-        raise instance.unavailable()
+        if instance is not None and instance.running:
+            return instance
+        if instance is not None:
+            raise instance.unavailable()
+        raise RpcError(ErrorCode.CAPABILITY_MISSING, f"no plugin provides {capability}", {"capability": capability})
 
     def missing(self, instance: Instance) -> list[str]:
         """The requires of a plugin that nobody covers now."""
@@ -274,7 +269,7 @@ class Supervisor:
         instance.admitted = False
         # Said before the slow part, so that nobody takes it for running meanwhile.
         instance.move("die", reason or "the process ended")
-        life.signal()
+        self._signal()
         exit_code = await instance.tear_down(reason or "the process ended")
         last_words = process.stderr_tail.rpartition("\n")[2] if process else ""
         return self._after_end(life, exit_code, _describe_end(exit_code, reason, last_words), lived)
@@ -297,7 +292,7 @@ class Supervisor:
             while not instance.admitted:
                 if life.refused is not None:
                     return life.refused
-                await life.change.wait()
+                await self._change.wait()
         finally:
             life.waiting = False
         return None
@@ -325,7 +320,7 @@ class Supervisor:
             if health and health.status == "degraded":
                 life.instance.move("degrade", health.detail)
             self._settle(life)
-            life.signal()
+            self._signal()
             self._retry_refused()
         self._refuse_hopeless()
         self._review_running()
@@ -348,7 +343,7 @@ class Supervisor:
                 explain_gap(plugin, offers, missing, self._registry),
                 {"plugin": plugin, "missing": missing},
             )
-            life.signal()
+            self._signal()
 
     def _retry_refused(self) -> None:
         """Start again those that failed for want of what has just been admitted."""
@@ -410,8 +405,12 @@ class Supervisor:
     def _changed(self) -> None:
         if not self._stopping:
             self._admit()
-        for life in self._lives.values():
-            life.signal()
+        self._signal()
+
+    def _signal(self) -> None:
+        """Wake whoever waits for a change of any plugin."""
+        self._change.set()
+        self._change = trio.Event()
 
     def _settle(self, life: _Life) -> None:
         life.settled = True

@@ -65,6 +65,7 @@ def media(command: str) -> tuple[str, dict[str, Any]]:
         ("Pause the music, please.", media("pause")),
         ("next song", media("next")),
         ("next tracks", media("next")),
+        ("We'll mute the sound.", volume("mute")),
         ("previous track", media("previous")),
         ("stop the music", media("stop")),
         ("set the volume to fifty percent", volume("set", 50)),

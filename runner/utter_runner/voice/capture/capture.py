@@ -264,7 +264,8 @@ class Capture:
         known, self._fault = self._fault, fault.reason
         self._hopeless = fault.permanent
         if not known:
-            self._faults += 1
+            # What cannot ever be opened is a matter of the set-up and did not break.
+            self._faults += not fault.permanent
             self._emit("fault", fault.reason)
         self._notify()
         # Whoever waits for frames is to learn of it.

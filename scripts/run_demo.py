@@ -74,7 +74,10 @@ def start_runner(stack: ExitStack, config: Path, socket_path: Path) -> Client:
                 time.sleep(0.05)
                 continue
         status = client.call("runner.status", {}, timeout=10)
-        waiting = [f"{one['id']} ({one['detail'] or one['status']})" for one in unready(status)]
+        # "stopped" is what a plugin is before its first start.
+        waiting = [
+            f"{one['id']} ({one['detail'] or one['status'].replace('stopped', 'starting')})" for one in unready(status)
+        ]
         if status["state"] == "ready" and not waiting and status["audio"]["open"]:
             return client
         if waiting and told != ", ".join(waiting):

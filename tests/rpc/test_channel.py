@@ -10,6 +10,7 @@ import pytest
 
 from utter_runner.rpc import channel as module
 from utter_runner.rpc.channel import READ_SIZE, Channel
+from utter_runner.rpc.reactor import READABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,6 +186,13 @@ def test_a_hang_up_after_a_half_close_breaks_the_channel(rig: Rig, socket_end: E
     assert socket_end.broken == 1
 
 
+def test_nothing_blocks_and_readiness_for_nothing_is_harmless(rig: Rig, end: End) -> None:
+    assert not any(map(os.get_blocking, end.fds))
+    end.channel._ready(READABLE)
+    assert end.data == []
+    assert end.ends == []
+
+
 def test_a_reset_is_the_end(rig: Rig, socket_end: End) -> None:
     socket_end.channel.write(b"never read")
     socket_end.remote.close()
@@ -268,6 +276,7 @@ def test_a_long_queue_is_not_joined_again_and_again(rig: Rig, end: End, monkeypa
         nonlocal joined
         chunk = next_chunk(channel)
         if isinstance(chunk, bytes):
+            assert len(chunk) <= module._JOIN_SIZE
             joined += len(chunk)
         return chunk
 
@@ -338,6 +347,8 @@ def test_a_blocked_writer_learns_that_the_other_side_is_gone(rig: Rig, end: End)
     end.remote.close()
     rig.settle()
     assert end.broken == 1
+    # Two pipes end one by one; a socket that cannot be written to is not read any more.
+    assert end.ends == ([True] if len(end.fds) == 2 else [])
     assert end.channel.queued == 0
     end.channel.write(b"y")
     assert end.channel.queued == 0
@@ -377,6 +388,7 @@ def test_each_descriptor_is_closed_exactly_once(rig: Rig, end: End, calls: Calls
         end.channel.close()
         end.channel.close(flush=True)
     assert sorted(calls.closes) == sorted(end.fds)
+    assert not end.fds & rig.reactor._callbacks.keys()
     assert end.remote.read() == b""
     assert end.remote.ended
     end.channel.write(b"x")
@@ -461,6 +473,7 @@ def test_end_of_file_does_not_wait_for_a_reader_that_does_not_read(rig: Rig, pip
     pipe_end.channel.write(b"x" * 1_000_000)
     pipe_end.channel.close_writing()
     assert pipe_end.channel.queued == 0
+    assert len(pipe_end.fds & rig.reactor._callbacks.keys()) == 1
     assert 0 < len(pipe_end.remote.read()) < 1_000_000
     assert pipe_end.remote.ended
     rig.settle()

@@ -25,6 +25,7 @@ from .vocabulary import LEADING_FILLERS, TRAILING_FILLERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .expand import Filled
     from .phrases import Phrase, SlotList
     from .spoken import Spoken
 
@@ -36,7 +37,7 @@ MAX_HINTS = 2_000
 _SURE = 0.9
 _MIN_HINT_WORDS = 2
 # Sentences that ship with the plugin have many variants; those that can be near need few of them.
-_MAX_SHIPPED = 400
+_MAX_SHIPPED = 1_500
 
 
 class Router:
@@ -153,17 +154,18 @@ class Router:
             if say != phrase.say[0] and any(sentence.slots for sentence in sentences):
                 return
         for sentence in sentences:
-            self._hint(sentence.parts)
+            self._hint(sentence)
 
-    def _hint(self, parts: Sequence[str | NumberSlot]) -> None:
+    def _hint(self, sentence: Filled) -> None:
         """Offer a sentence up to its first number: which number is said is not to be guessed."""
         text: list[str] = []
-        for part in parts:
+        for part in sentence.parts:
             if isinstance(part, NumberSlot):
                 break
             text.append(part)
         hint = " ".join("".join(text).split())
-        if len(text) == len(parts) or len(hint.split()) >= _MIN_HINT_WORDS:
+        whole = len(text) == len(sentence.parts) and not sentence.open
+        if hint and (whole or len(hint.split()) >= _MIN_HINT_WORDS):
             self._hints.setdefault(hint, None)
 
 

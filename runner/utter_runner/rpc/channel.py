@@ -110,10 +110,10 @@ class Channel:
 
         What the kernel does not take now is dropped.
         """
-        if self.closed or self._write_fd < 0 or self._write_fd == self._read_fd:
+        if self._write_fd < 0 or self._write_fd == self._read_fd:
             return
         self._flush()
-        if self.closed or self._write_fd < 0:
+        if self._write_fd < 0:
             # The last flush found the other side gone, and the owner closed the channel.
             return
         fd, self._write_fd = self._write_fd, -1

@@ -83,8 +83,13 @@ class PluginStream:
         """Return what was said. Raises RpcError."""
         if self._instance.epoch != self._epoch:
             raise self._instance.unavailable()
+        try:
+            raw = await self._instance.call("stt.finish", SttSession(session=self._session), timeout=timeout)
+        except BaseException:
+            # Given up while it waited for its turn, the plugin would keep the audio.
+            self.cancel()
+            raise
         self._over = True
-        raw = await self._instance.call("stt.finish", SttSession(session=self._session), timeout=timeout)
         return decode_answer(raw, Transcript, "stt.finish", self._instance.id)
 
     def cancel(self) -> None:

@@ -1,0 +1,113 @@
+"""Speech to text through a plugin: what goes over the wire, and that nothing stays open there."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
+from utter_runner.voice.recogniser import STT, PluginRecogniser
+
+FRAMES = b"\x00\x00\x80\x3f" * 100
+
+
+class Wire:
+    """Stands for the peer of a running plugin: keeps the notifications."""
+
+    def __init__(self) -> None:
+        self.fed: list[dict[str, Any]] = []
+        self.accepts = True
+
+    def notify(self, method: str, params: bytes) -> bool:
+        assert method == "stt.feed"
+        self.fed.append(msgspec.json.decode(params))
+        return self.accepts
+
+
+def plugin(answers: dict[str, Any] | None = None) -> tuple[FakeInstance, PluginRecogniser]:
+    instance = FakeInstance("ear", answers, provides=(STT,))
+    instance.peer = Wire()
+    recogniser = PluginRecogniser(
+        FakeSupervisor(instance), hints=lambda: ["lights on"], language="en", start_timeout=5.0
+    )
+    return instance, recogniser
+
+
+def methods(instance: FakeInstance) -> list[str]:
+    return [request.method for request in instance.received]
+
+
+async def test_an_utterance_is_started_fed_and_finished() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "lights on", "confidence": 0.9}})
+    stream = await recogniser.start("s1")
+    stream.feed(FRAMES)
+    stream.feed(FRAMES)
+    transcript = await stream.finish(5.0)
+    stream.cancel()
+    assert transcript.text == "lights on"
+    assert methods(instance) == ["stt.start", "stt.finish"]
+    assert instance.received[0].params["hints"] == ["lights on"]
+    assert [(one["session"], one["seq"]) for one in instance.peer.fed] == [("s1", 0), ("s1", 1)]
+    assert base64.b64decode(instance.peer.fed[0]["data_b64"]) == FRAMES
+
+
+async def test_long_audio_goes_in_pieces_that_fit_every_frame() -> None:
+    instance, recogniser = plugin({"stt.start": {}})
+    stream = await recogniser.start("s1")
+    data = bytes(range(256)) * 4096
+    stream.feed(data)
+    assert b"".join(base64.b64decode(one["data_b64"]) for one in instance.peer.fed) == data
+    assert max(len(one["data_b64"]) for one in instance.peer.fed) < 512 * 1024
+
+
+async def test_a_finish_that_is_given_up_is_cancelled_in_the_plugin(autojump_clock: trio.testing.MockClock) -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}})
+    stream = await recogniser.start("s1")
+    with trio.move_on_after(1.0):
+        await stream.finish(60.0)
+    assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
+    stream.cancel()
+    assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
+
+
+async def test_a_start_that_is_refused_leaves_nothing_open() -> None:
+    refusal = RpcError(ErrorCode.PLUGIN_FAILED, "no model")
+    instance, recogniser = plugin({"stt.start": refusal, "stt.cancel": {}})
+    with pytest.raises(RpcError, match="no model"):
+        await recogniser.start("s1")
+    assert methods(instance) == ["stt.start", "stt.cancel"]
+
+
+async def test_an_utterance_ends_with_its_epoch() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}, "stt.finish": {"text": "of another epoch"}})
+    stream = await recogniser.start("s1")
+    instance.die("backoff", "killed")
+    instance.start()
+    instance.peer = Wire()
+    with pytest.raises(RpcError):
+        stream.feed(FRAMES)
+    with pytest.raises(RpcError):
+        await stream.finish(5.0)
+    stream.cancel()
+    assert instance.peer.fed == []
+    assert "stt.finish" not in methods(instance)
+
+
+async def test_a_full_queue_is_an_error_and_not_a_gap() -> None:
+    instance, recogniser = plugin({"stt.start": {}})
+    stream = await recogniser.start("s1")
+    instance.peer.accepts = False
+    with pytest.raises(RpcError):
+        stream.feed(FRAMES)
+
+
+async def test_without_a_recogniser_it_says_so() -> None:
+    recogniser = PluginRecogniser(FakeSupervisor(), hints=list, language="en", start_timeout=1.0)
+    with pytest.raises(RpcError) as error:
+        await recogniser.start("s1")
+    assert error.value.code == ErrorCode.CAPABILITY_MISSING

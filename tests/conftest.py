@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,3 +52,9 @@ def nothing_is_left_behind() -> Iterator[None]:
     leaked = sorted(left) + [f"thread {thread.name}" for thread in _threads() - threads]
     if leaked:
         pytest.fail("left behind: " + ", ".join(leaked))
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in what the tests start, also where the suite itself runs in the background and it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -110,6 +110,8 @@ def _quit(number: int, _frame: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; return its exit code: 0 stopped, 1 failed, 2 the configuration or the command line is wrong."""
+    # What is imported stays; looking for garbage among it only costs time.
+    gc.disable()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _quit)
     options = _parse_arguments(arguments)
@@ -140,8 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str]) -> int:
     launched = _launch_all(specs, os.environ)
     try:
-        # What is imported stays; looking for garbage among it only costs time.
-        gc.disable()
         from utter_runner import daemon  # noqa: PLC0415 - the plugins start while this loads
 
         gc.freeze()

@@ -1,7 +1,7 @@
 """From exec of the daemon to "ready" with 20 stdio plugins, beside spawning the same 20 processes side by side.
 
-The floor starts the same programs from one process that is running already, greets each with `protocol.hello` and waits
-for all answers; the runner has to start itself, too. Rounds of both alternate. Also: memory without and with plugins,
+The floor is a bare script that starts the same programs, greets each with `protocol.hello`, waits for all answers and
+says so; both are measured from exec to that line. Rounds of both alternate. Also: memory without and with plugins,
 and how often the idle runner wakes with the microphone closed (voluntary context switches of its process).
 
     python tests/bench/startup.py [--json] [--plugins 20] [--rounds 5] [--idle 20]
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import selectors
 import signal
 import statistics
 import subprocess
@@ -61,15 +60,30 @@ entrypoint = ["{python}", "{plugin}", "{name}"]
 """
 # Where byte code may not be written, every process compiles its modules anew, and the bench would measure that.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-HELLO_BODY = json.dumps(
-    {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "protocol.hello",
-        "params": {"protocol": "1.0", "abi": 1, "runner": "bench", "epoch": 1},
-    }
-).encode()
-HELLO = b"Content-Length: %d\r\n\r\n%b" % (len(HELLO_BODY), HELLO_BODY)
+FLOOR = """
+import os, selectors, subprocess, sys
+body = (b'{"jsonrpc":"2.0","id":1,"method":"protocol.hello",'
+        b'"params":{"protocol":"1.0","abi":1,"runner":"bench","epoch":1}}')
+hello = b"Content-Length: %d\\r\\n\\r\\n%b" % (len(body), body)
+processes = [
+    subprocess.Popen([sys.executable, sys.argv[1], name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+                     start_new_session=True)
+    for name in sys.argv[2:]
+]
+selector = selectors.DefaultSelector()
+for process in processes:
+    process.stdin.write(hello)
+    selector.register(process.stdout, selectors.EVENT_READ)
+waiting = len(processes)
+while waiting:
+    for key, _ in selector.select():
+        if b'"result"' in os.read(key.fd, 65536):
+            selector.unregister(key.fileobj)
+            waiting -= 1
+print("ready", flush=True)
+for process in processes:
+    process.communicate()
+"""
 
 
 def names(count: int) -> list[str]:
@@ -78,35 +92,14 @@ def names(count: int) -> list[str]:
 
 
 def floor(plugin: Path, count: int) -> float:
-    """Milliseconds until `count` processes that were started side by side have answered."""
+    """Milliseconds until a bare script has started `count` processes side by side and all have answered."""
     start = time.perf_counter()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(plugin), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=ENVIRONMENT,
-            # As the runner does; the kernel shares the machine between sessions.
-            start_new_session=True,
-        )
-        for name in names(count)
-    ]
-    with selectors.DefaultSelector() as selector:
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(HELLO)
-            selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]  # a pipe was asked for
-        waiting = count
-        while waiting:
-            for key, _ in selector.select():
-                if b'"result"' in os.read(key.fd, 65536):
-                    selector.unregister(key.fileobj)
-                    waiting -= 1
-        elapsed = (time.perf_counter() - start) * 1000
-    for process in processes:
-        process.communicate()
-    return elapsed
+    command = [sys.executable, "-c", FLOOR, str(plugin), *names(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise SystemExit("the floor failed")
+        return (time.perf_counter() - start) * 1000
 
 
 @contextmanager

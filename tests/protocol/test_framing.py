@@ -187,6 +187,7 @@ def test_a_wild_value_does_not_fill_the_message() -> None:
     with pytest.raises(FramingError) as caught:
         decoder.next_frame()
     assert len(caught.value.message) < 200
+    assert str(caught.value) == caught.value.message
 
 
 # ---- bounds
@@ -312,6 +313,11 @@ def test_junk_before_a_header_is_skipped_and_handed_over(junk: bytes) -> None:
     data = encode_frame(b"[0]") + junk + encode_frame(b"{}") + junk
     assert every_way(junk + encode_frame(b"{}")) == Outcome([b"{}"], junk, None)
     assert feed(single_bytes(data)) == feed([data]) == Outcome([b"[0]", b"{}"], junk * 2, None)
+
+
+def test_bytes_of_a_byte_order_mark_around_a_frame_are_junk() -> None:
+    data = b"\xef\xbb" + encode_frame(b"[0]") + b"\xbf" + encode_frame(b"{}")
+    assert every_way(data) == Outcome([b"[0]", b"{}"], BOM, None)
 
 
 @pytest.mark.parametrize("size", range(1, 15))

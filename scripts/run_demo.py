@@ -26,7 +26,7 @@ from utter_sdk.client import Client, RunnerUnavailable
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADLESS = ROOT / "scripts" / "headless_audio.py"
-RECORDING = ROOT / "tests" / "data" / "audio" / "en" / "recorded_pause.wav"
+RECORDING = ROOT / "tests" / "data" / "audio" / "en" / "recorded_next.wav"
 MICROPHONE = "utter-demo-microphone"
 _READY_SECONDS = 120.0
 _INSIDE = "--inside"

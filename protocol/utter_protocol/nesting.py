@@ -18,7 +18,7 @@ _UP = frozenset(b"[{")
 
 def nests_too_deep(body: bytes) -> bool:
     """Whether arrays and objects in `body` are nested more than `MAX_DEPTH` deep. `body` need not be valid JSON."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+    if len(body) <= MAX_DEPTH or body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
     brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKET)

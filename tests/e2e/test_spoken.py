@@ -20,7 +20,7 @@ from support.pipewire import missing, pipewire_bed
 from utter_sdk.client import Client
 
 AUDIO = Path(__file__).parents[1] / "data" / "audio" / "en"
-PAUSE = AUDIO / "recorded_pause.wav"
+NEXT = AUDIO / "recorded_next.wav"
 NO_COMMAND = AUDIO / "recorded_oov_1.wav"
 
 PLUGINS = """
@@ -86,11 +86,11 @@ def test_a_spoken_command_becomes_an_action(tmp_path: Path, source: str, capture
         daemon.socket = runtime / "utter" / "runner.sock"
         with daemon, daemon.client() as client:
             wait_for_model(client)
-            report, events = hold_and_say(client, bed, PAUSE)
+            report, events = hold_and_say(client, bed, NEXT)
             assert report["outcome"] == "done", events
-            assert "pause" in report["heard"].lower()
+            assert "next" in report["heard"].lower()
             (result,) = report["results"]
-            assert (result["op"], result["args"], result["decision"]) == ("media", {"command": "pause"}, "allow")
+            assert (result["op"], result["args"], result["decision"]) == ("media", {"command": "next"}, "allow")
             assert result["data"]["dry_run"] is True
             assert {"capture", "stt", "router", "policy", "action", "total"} <= set(report["latency_ms"])
             parts = sum(value for name, value in report["latency_ms"].items() if name != "total")
@@ -118,12 +118,12 @@ def test_a_recording_is_a_command_without_any_network(tmp_path: Path) -> None:
             assert process.stderr is not None
             log = [next(line for line in process.stderr if ": ready on " in line)]
             with Client.connect(str(runtime / "utter" / "runner.sock")) as client:
-                wav = base64.b64encode(PAUSE.read_bytes()).decode()
+                wav = base64.b64encode(NEXT.read_bytes()).decode()
                 report = client.call("runner.listen", {"wav_b64": wav}, timeout=120)
                 assert report["outcome"] == "done", log
-                assert report["results"][0]["args"] == {"command": "pause"}
+                assert report["results"][0]["args"] == {"command": "next"}
             said = subprocess.run(
-                [str(Path(sys.executable).with_name("utter")), "listen", "--file", str(PAUSE), "--json"],
+                [str(Path(sys.executable).with_name("utter")), "listen", "--file", str(NEXT), "--json"],
                 env=env,
                 capture_output=True,
                 text=True,
@@ -140,7 +140,7 @@ def test_a_recording_is_a_command_without_any_network(tmp_path: Path) -> None:
 def test_a_recogniser_killed_in_the_middle_costs_one_command(tmp_path: Path) -> None:
     with Daemon(tmp_path, PLUGINS) as daemon, daemon.client() as client, daemon.client() as other:
         wait_for_model(client)
-        wav = base64.b64encode(PAUSE.read_bytes()).decode()
+        wav = base64.b64encode(NEXT.read_bytes()).decode()
         events = other.subscribe("runner.events")
         next(events)
         pid = plugin(client, "whisper")["pid"]

@@ -17,7 +17,7 @@ from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder, FramingError
 from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
-from utter_protocol.messages import decode_message
+from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.config import RunnerConfig, VoiceConfig
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
@@ -318,6 +318,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "header part": [framing.MAX_HEADER],
         "confirmations that wait for a person (`max_questions`)": [MAX_QUESTIONS],
         "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
+        "characters of a string id": [MAX_ID_LENGTH],
         "junk before a frame (`max_junk`)": [framing.MAX_JUNK],
         "body of a frame": [framing.MAX_FRAME],
         "requests in flight, per peer and direction": [Limits().max_in_flight],

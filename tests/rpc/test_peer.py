@@ -152,6 +152,7 @@ async def test_more_requests_than_max_in_flight_are_refused(rig: Rig) -> None:
     rig.settle()
     (refused,) = remote.receive()
     assert refused["id"] == 3
+    assert len(handler.requests) == 2
     assert refused["error"]["data"] == {"bound": "max_in_flight", "limit": 2}
     peer.reply(1, b"1")
     remote.send(ask(3))

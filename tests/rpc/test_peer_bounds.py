@@ -44,12 +44,17 @@ async def test_a_frame_too_large_is_not_sent(rig: Rig) -> None:
     assert remote.read() == b""
     assert [error.data for _, error in replies.calls if error] == [{"bound": "max_frame", "limit": 1000}] * 2
 
+    envelope = len('{"jsonrpc":"2.0","method":"n","params":}')
+    assert peer.notify("n", b'"' + b"a" * (998 - envelope) + b'"')
+    assert not peer.notify("n", b'"' + b"a" * (999 - envelope) + b'"')
+    assert len(remote.receive()) == 1
+
     handler.answer = later
     remote.send(ask(1), ask(2), ask("s" * 400), ask(4))
     rig.settle()
     envelope = len('{"jsonrpc":"2.0","id":1,"result":}')
     peer.reply(1, b'"' + b"a" * (998 - envelope) + b'"')
-    assert len(remote.receive()) == 1
+    assert ["result" in answer for answer in remote.receive()] == [True]
     peer.reply(2, b'"' + b"a" * (999 - envelope) + b'"')
     peer.reply("s" * 400, b'"' + b"a" * 600 + b'"')
     peer.reply_error(4, RpcError(-32003, "m" * 5000, {"big": "d" * 5000}))

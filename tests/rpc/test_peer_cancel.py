@@ -190,7 +190,7 @@ async def test_call_raises_the_error(rpc_loop: Rig) -> None:
     with pytest.raises(RpcError, match=r"no \(-32003\)"):
         await one.call("x")
     one.close("over")
-    with pytest.raises(RpcError, match="far is not running") as caught:
+    with pytest.raises(RpcError, match="far is not running") as caught, trio.testing.assert_checkpoints():
         await one.call("x")
     assert caught.value.code == ErrorCode.PLUGIN_FAILED
 

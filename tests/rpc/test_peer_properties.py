@@ -210,7 +210,7 @@ class Outside:
     def __init__(self, kind: Kind) -> None:
         self.rig = Rig()
         self.handler = Answering()
-        self.peer, _, self.remote = self.rig.peer(kind, self.handler, max_in_flight=4)
+        self.peer, _, self.remote = self.rig.peer(kind, self.handler, max_in_flight=2)
         self.asked: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
 
@@ -275,7 +275,7 @@ def test_as_seen_from_outside_each_request_gets_one_answer(
         ends = half_close and kind == "socket"
         for name, *args in steps:
             getattr(wire, name)(*args)
-            assert len(wire.peer._incoming) <= 4
+            assert len(wire.peer._incoming) <= 2
         if ends:
             wire.remote.half_close()
         wire.rig.settle()

@@ -179,6 +179,14 @@ async def test_junk_at_the_bound_is_skipped_and_beyond_it_ends_the_peer(rig: Rig
     assert peer.junk_bytes == 2000
 
 
+async def test_junk_before_broken_framing_is_reported_too(rig: Rig, kind: Kind) -> None:
+    _, handler, remote = rig.peer(kind)
+    remote.write(b"Usage: ...\n" + b"Content-Length: x\r\n\r\n")
+    rig.settle()
+    assert handler.junk == [b"Usage: ...\n"]
+    assert len(handler.closed) == 1
+
+
 @pytest.mark.parametrize(
     ("broken", "kind_of_error"),
     [(b"Content-Length: -1\r\n\r\n", "bad_length"), (b"\xef\xbb\xbfContent-Length: 2\r\n\r\n{}", "bom")],

@@ -326,9 +326,8 @@ class Peer:
     # ---- receiving
 
     def _on_data(self, data: bytes) -> None:
-        if not self._closed:
-            self._decoder.receive(data)
-            self._work()
+        self._decoder.receive(data)
+        self._work()
 
     def _work(self) -> None:
         """Handle up to one turn's share of the messages that have arrived."""
@@ -455,8 +454,6 @@ class Peer:
     def _on_end(self, gone: bool) -> None:
         # A peer that is behind with its messages does not read, so what the decoder still holds is incomplete.
         self._read_ended = True
-        if self._closed:
-            return
         try:
             self._decoder.end()
         except FramingError as error:

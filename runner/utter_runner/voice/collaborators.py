@@ -154,6 +154,13 @@ class Cues(Protocol):
         """
         ...
 
+    def silence(self, data: bytes) -> bytes:
+        """Return audio from the microphone with what is heard in it of the cues played last replaced by silence.
+
+        `data` is f32le mono at 16 kHz, recorded while they sounded; the result is as long.
+        """
+        ...
+
 
 class AudioOutput(Protocol):
     """A loudspeaker."""

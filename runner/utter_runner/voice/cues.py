@@ -1,23 +1,29 @@
 """Short sounds that say what a session does.
 
 Rules here: tones are computed, never loaded; each is shorter than 120 ms and fades in and out, so that it does not
-click. The start cue is the shortest: what is said while it sounds is not heard.
+click. A cue that the microphone hears is silenced where it is louder than everything else, and only there: with
+headphones, or when somebody speaks over it, every word stays.
 """
 
 from __future__ import annotations
 
+import cmath
 import logging
 import math
 import sys
+import time
 from array import array
+from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import mul
 from typing import TYPE_CHECKING, get_args
 
 from utter_runner.voice.collaborators import CueName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from utter_runner.voice.collaborators import AudioOutput
 
@@ -25,6 +31,11 @@ CUE_RATE = 16_000
 CUE_NAMES: tuple[CueName, ...] = get_args(CueName)
 _FADE_S = 0.008
 _LOUDNESS = 0.2
+_WINDOW = 160
+_HOP = 32
+_LOUDEST = 0.6
+# Audio reaches the session a while after it was heard, most of all where the loop was busy.
+_MEMORY_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +78,30 @@ def cue_seconds(name: CueName) -> float:
     return sum(tone.seconds for tone in _TONES[name])
 
 
+def silence_tones(data: bytes, hertz: Iterable[float]) -> bytes:
+    """Return f32le mono audio at `CUE_RATE` without the parts in which most of the energy lies at one frequency.
+
+    Windows of 10 ms slide over the audio; each in which one of `hertz` has more than 60 % of the energy is silenced.
+    """
+    samples = array("f", data)
+    if sys.byteorder == "big":
+        samples.byteswap()
+    energy = [0.0, *accumulate(sample * sample for sample in samples)]
+    kept = bytearray(data)
+    for frequency in hertz:
+        turn = cmath.exp(-2j * math.pi * frequency / CUE_RATE)
+        phasors = accumulate(repeat(turn, len(samples)), mul, initial=1.0 + 0.0j)
+        at_frequency = [0.0j, *accumulate(map(mul, samples, phasors))]
+        for start in range(0, len(samples) - _WINDOW + 1, _HOP):
+            end = start + _WINDOW
+            all_of_it = energy[end] - energy[start]
+            tone = abs(at_frequency[end] - at_frequency[start])
+            # A full tone of this frequency gives 1; with numbers that are no audio the comparison is false.
+            if all_of_it > 0.0 and 2.0 * tone * tone > _LOUDEST * _WINDOW * all_of_it:
+                kept[start * 4 : end * 4] = bytes(_WINDOW * 4)
+    return bytes(kept)
+
+
 class CuePlayer:
     """Plays cues on a loudspeaker.
 
@@ -74,12 +109,22 @@ class CuePlayer:
         output: the loudspeaker.
         enabled: False keeps it silent.
         latency: seconds from `output.play` until the first sample is heard.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, output: AudioOutput, *, enabled: bool = True, latency: float = 0.05) -> None:
+    def __init__(
+        self,
+        output: AudioOutput,
+        *,
+        enabled: bool = True,
+        latency: float = 0.05,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._output = output
         self._enabled = enabled
         self._latency = latency
+        self._clock = clock
+        self._sounded: deque[tuple[float, CueName]] = deque(maxlen=4)
 
     def play(self, name: CueName) -> float:
         """Start the cue; returns the seconds until it has died away, 0.0 if nothing sounds."""
@@ -90,4 +135,11 @@ class CuePlayer:
         except Exception as error:  # noqa: BLE001 - a broken loudspeaker must not end a session
             log.warning("the %s cue cannot be played: %s", name, error)
             return 0.0
+        self._sounded.append((self._clock(), name))
         return self._latency + cue_seconds(name)
+
+    def silence(self, data: bytes) -> bytes:
+        """See `Cues.silence`."""
+        since = self._clock() - _MEMORY_S
+        tones = {tone.hertz for at, name in self._sounded if at >= since for tone in _TONES[name] if tone.hertz}
+        return silence_tones(data, tones) if tones else data

@@ -231,6 +231,11 @@ class FakeCues:
         self.played.append(name)
         return self.seconds.get(name, 0.0)
 
+    @staticmethod
+    def silence(data: bytes) -> bytes:
+        """These cues drown everything."""
+        return bytes(len(data))
+
 
 class FakeOutput:
     """A loudspeaker that keeps what it was given; raises `error` instead when that is set."""

@@ -66,7 +66,7 @@ class Recorder:
             session.end = position + self._frames(self._settings.post_roll_ms / 1000)
 
     def mute_cue(self, session: Session) -> None:
-        """From here on the session hears silence for as long as a cue sounds."""
+        """From here on no cue is heard in the session for as long as one sounds."""
         position = self._feed.position
         session.muted = (position, position + self._frames(max(self._cue_until - trio.current_time(), 0.0)))
 

@@ -18,6 +18,8 @@ from utter_runner.voice.collaborators import SAMPLE_BYTES
 from utter_runner.voice.machine import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from utter_protocol.methods import SessionReport
     from utter_runner.voice.collaborators import AudioFeed
 
@@ -60,7 +62,8 @@ class Session:
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
         cursor: the next frame to take from the ring.
-        muted: the span of frames in which a cue sounds; they are handed over as silence.
+        muted: the span of frames in which a cue sounds; what is heard of it is silenced.
+        silence: silences cues, see `Cues.silence`.
         holding: it has the microphone acquired.
         report: how it ended; None while it has not.
         done: set when it has ended and nothing of it runs any more.
@@ -71,6 +74,7 @@ class Session:
 
     id: str
     opened_at: float
+    silence: Callable[[bytes], bytes]
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
     state: State = State.IDLE
@@ -131,4 +135,4 @@ class Session:
         last = min(max(self.muted[1] - self.cursor, 0) * SAMPLE_BYTES, len(data))
         if first >= last:
             return data
-        return data[:first] + bytes(last - first) + data[last:]
+        return data[:first] + self.silence(data[first:last]) + data[last:]

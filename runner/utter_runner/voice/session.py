@@ -232,7 +232,7 @@ class VoiceController:
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
-        session = Session(self._new_id(), trio.current_time(), behind=behind, live=live)
+        session = Session(self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live)
         self._sessions.append(session)
         self._running.append(session)
         if after is not None and after.holding:

@@ -193,3 +193,13 @@ def test_wrong_requests_name_the_field(process: PluginProcess) -> None:
     process.notify("stt.feed", {"session": "x", "seq": 0, "data_b64": "AAAA"})
     with pytest.raises(RpcError, match="data_b64"):
         process.call("stt.finish", {"session": "x"})
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("level", [0.0, 0.0005, 0.002])
+def test_how_long_it_was_quiet_before_does_not_decide_what_is_heard(process: PluginProcess, level: float) -> None:
+    said = recording("recorded_pause")
+    random = np.random.default_rng(1)
+    for milliseconds in (0, 100, 340, 500):
+        quiet = (level * random.standard_normal(milliseconds * RATE // 1000)).astype(np.float32)
+        assert "pause" in hear(process, np.concatenate((quiet, said)), ["pause", "resume", "next"])["text"].lower()

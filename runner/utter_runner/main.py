@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -72,15 +73,11 @@ def plugin_specs(config: Config) -> tuple[list[PluginSpec], list[str]]:
     return specs, problems
 
 
-def _launch_all(specs: Sequence[PluginSpec], environ: Mapping[str, str]) -> dict[str, Launched]:
+def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
     """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
-    launched = {}
     for spec in specs:
-        try:
-            launched[spec.id] = launch(spec, 1, environ)
-        except SpawnError:
-            continue
-    return launched
+        with suppress(SpawnError):
+            launched[spec.id] = launch(spec, 1, os.environ)
 
 
 def _log_stream() -> TextIO:
@@ -140,8 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str]) -> int:
-    launched = _launch_all(specs, os.environ)
+    launched: dict[str, Launched] = {}
     try:
+        _launch_all(specs, launched)
         from utter_runner import daemon  # noqa: PLC0415 - the plugins start while this loads
 
         gc.freeze()

@@ -6,6 +6,7 @@ ignored. `load_config` reads the file; everything else is a function of its text
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -162,14 +163,16 @@ class _Reading:
     ) -> Any:
         """Read one table; None if anything in it is wrong."""
         before = len(self._problems)
-        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        fields = _fields(kind)
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in fields:
                 self._unknown(where, key, shown, fields)
                 continue
             try:
-                values[key] = self._absolute(fields[key].type, msgspec.convert(value, fields[key].type))
+                values[key] = msgspec.convert(value, fields[key].type)
+                if key in _path_keys(kind):
+                    values[key] = self._absolute(values[key])
             except msgspec.ValidationError as error:
                 self._mistyped((*where, key), shown, value, fields[key].type, str(error))
             except RuntimeError as error:  # from expanduser
@@ -210,13 +213,11 @@ class _Reading:
             found = f", not {got(value, secret=secret)}"
         self._problem(where, f"{shown} {key} must be {expected(inspect.type_info(kind))}{found}.")
 
-    def _absolute(self, kind: Any, value: Any) -> Any:
-        """The value, with the paths in it made absolute if the field holds paths."""
+    def _absolute(self, value: Any) -> Any:
+        """Paths count from the file's directory."""
         if isinstance(value, str):
-            return str(self._base / Path(value).expanduser()) if _holds_paths(inspect.type_info(kind)) else value
-        if isinstance(value, list) and value and _holds_paths(inspect.type_info(kind)):
-            return [str(self._base / Path(item).expanduser()) for item in value]
-        return value
+            return str(self._base / Path(value).expanduser())
+        return [self._absolute(item) for item in value] if isinstance(value, list) else value
 
     def _check_together(self, config: Config) -> None:
         """What no single key can be wrong about."""
@@ -255,6 +256,17 @@ def _sections() -> dict[str, type[msgspec.Struct]]:
         if isinstance(kind, inspect.StructType):
             found[field.name] = kind.cls
     return found
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """A table's keys. Looking them up evaluates annotations, which for each of many plugins would be felt."""
+    return {field.name: field for field in msgspec.structs.fields(kind)}
+
+
+@functools.cache
+def _path_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(name for name, field in _fields(kind).items() if _holds_paths(inspect.type_info(field.type)))
 
 
 def _holds_paths(kind: inspect.Type) -> bool:

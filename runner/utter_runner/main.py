@@ -148,5 +148,6 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
     finally:
         for process, _mark in launched.values():
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -181,3 +181,32 @@ def client_in_background(daemon: Daemon, wav: str) -> Any:
     process.stdin.close()
     process.stdin = None
     return wait
+
+
+@pytest.mark.pipewire
+@pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+def test_a_sound_server_that_dies_costs_one_command(tmp_path: Path) -> None:
+    with pipewire_bed(tmp_path) as bed:
+        runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
+        env = {**environment(tmp_path), **bed.environment}
+        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source="sounddevice", capture="always"), env=env, quiet=False)
+        daemon.socket = runtime / "utter" / "runner.sock"
+        with daemon, daemon.client() as client, daemon.client() as watcher:
+            wait_for_model(client)
+            events = watcher.subscribe("runner.events")
+            next(events)
+            session = client.call("ptt.press", {}, timeout=10)["session"]
+            bed.kill()
+            report = next(event["report"] for event in events if event["event"] == "report")
+            assert (report["session"], report["outcome"]) == (session, "unavailable")
+            assert report["detail"]
+            assert client.call("ptt.release", {}, timeout=10)["session"] == ""
+            bed.restart()
+            while not client.call("runner.status", {}, timeout=10)["audio"]["open"]:
+                assert next(event for event in events if event["event"] == "audio")["state"] in {
+                    "recovered",
+                    "open",
+                    "fault",
+                }
+            report, _ = hold_and_say(client, bed, NEXT)
+            assert report["outcome"] == "done"

@@ -30,6 +30,8 @@ SILENCE = 1e-3
 _BLOCK = RATE // 100
 # Of the loudest 10 ms: 34 dB below it, there is room noise and no speech.
 _QUIET = 0.02
+# What is cut must be long enough to make a difference.
+_SHIFT = RATE // 20
 # Below 20 s of context, tiny.en says short commands twice.
 _MIN_FRAMES = 2_000
 _MAX_FRAMES = 3_000
@@ -111,8 +113,16 @@ class Recogniser:
         samples = np.nan_to_num(np.frombuffer(pcm, dtype="<f4"), nan=0.0, posinf=0.0, neginf=0.0).clip(-1.0, 1.0)
         if len(samples) < MIN_S * RATE or float(np.abs(samples).max()) < SILENCE:
             return Heard("")
-        samples = self._trimmed(samples)
         tokenizer = self._tokenizer(language)
+        first = self._heard(samples, hints, tokenizer)
+        trimmed = self._trimmed(samples)
+        if not first.text or hints.written(first.text) or len(samples) - len(trimmed) < _SHIFT:
+            return first
+        # Whisper's text depends on how long it is quiet before the speech. A second hearing counts if it is a hint.
+        second = self._heard(trimmed, hints, tokenizer)
+        return second if hints.written(second.text) else first
+
+    def _heard(self, samples: Samples, hints: Hints, tokenizer: Any) -> Heard:
         heard = [self._window(window, hints, tokenizer) for window in self._windows(samples)]
         said = [hearing for hearing in heard if hearing is not None and hearing.text]
         if not said:
@@ -121,7 +131,7 @@ class Recogniser:
         return Heard(" ".join(hearing.text for hearing in said), round(min(1.0, confidence), 3))
 
     def _trimmed(self, samples: Samples) -> Samples:
-        """Cut what is next to silent before the speech: how long it is must not decide the text. Words end softly."""
+        """Cut what is next to silent before the speech; words end softly, so that the end stays."""
         blocks = samples[: len(samples) // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
         level = self._np.sqrt(self._np.square(blocks).mean(axis=1))
         loud = self._np.flatnonzero(level > _QUIET * level.max())

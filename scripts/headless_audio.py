@@ -42,8 +42,7 @@ context.modules = [ {{ name = libpipewire-module-loopback args = {{
   playback.props = {{ node.name = "{MICROPHONE}" media.class = "Audio/Source" priority.session = 3000 }} }} }} ]
 context.objects = [ {{ factory = adapter args = {{
   factory.name = support.null-audio-sink  node.name = "{SPEAKER}"  node.description = "Virtual Speaker"
-  media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000
-  node.always-process = true  node.pause-on-idle = false  session.suspend-timeout-seconds = 0 }} }} ]
+  media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000 }} }} ]
 """
 # Switches off what would make WirePlumber give up without D-Bus, or look for hardware. Versions before 0.5 read the Lua
 # files, later ones the other.

@@ -87,14 +87,13 @@ def _log_stream() -> TextIO:
 
 def _check(config: Config, path: Path, plugins: int, problems: list[str]) -> int:
     """Answer --check: everything that would be refused or warned of at the start."""
-    from utter_runner.voice.hotkeys import Bindings, HotkeyError  # noqa: PLC0415 - the table of keys is large
+    from utter_runner.voice.build import VoiceError, hotkey_bindings  # noqa: PLC0415 - only this needs it so early
 
-    hotkeys = config.hotkeys
-    if hotkeys.enabled:
+    if config.hotkeys.enabled:
         try:
-            Bindings.parse(push_to_talk=hotkeys.push_to_talk, toggle=hotkeys.toggle, cancel=hotkeys.cancel)
-        except HotkeyError as error:
-            problems = [*problems, f"[hotkeys] {error}"]
+            hotkey_bindings(config.hotkeys)
+        except VoiceError as error:
+            problems = [*problems, str(error)]
     for problem in problems:
         print(problem, file=sys.stderr)  # noqa: T201 - the answer to --check
     print(f"{path}: plugins that can be run: {plugins}; problems: {len(problems)}")  # noqa: T201 - as above

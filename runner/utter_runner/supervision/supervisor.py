@@ -149,24 +149,16 @@ class Supervisor:
         Raises:
             RpcError: -32005 when nobody provides it, -32000 when its providers failed or did not come up in time.
         """
-        with trio.move_on_after(timeout):
-            while True:
-                instance = self.provider(capability)
-                if instance is None:
-                    raise RpcError(
-                        ErrorCode.CAPABILITY_MISSING, f"no plugin provides {capability}", {"capability": capability}
-                    )
-                if instance.running:
-                    return instance
-                if instance.status in GONE:
-                    raise instance.unavailable()
-                await self._change.wait()
         instance = self.provider(capability)
-        if instance is not None and instance.running:
-            return instance
-        if instance is not None:
+        with trio.move_on_after(timeout):
+            while instance is not None and not instance.running and instance.status not in GONE:
+                await self._change.wait()
+                instance = self.provider(capability)
+        if instance is None:
+            raise RpcError(ErrorCode.CAPABILITY_MISSING, f"no plugin provides {capability}", {"capability": capability})
+        if not instance.running:
             raise instance.unavailable()
-        raise RpcError(ErrorCode.CAPABILITY_MISSING, f"no plugin provides {capability}", {"capability": capability})
+        return instance
 
     def missing(self, instance: Instance) -> list[str]:
         """The requires of a plugin that nobody covers now."""

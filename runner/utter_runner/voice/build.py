@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from utter_runner.config import AudioConfig, Config, HotkeysConfig
     from utter_runner.supervision.supervisor import Supervisor
     from utter_runner.voice.capture.source import AudioSource
-    from utter_runner.voice.hotkeys import HotkeyEvent, Hotkeys
+    from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, Hotkeys
 
 
 class VoiceError(Exception):
@@ -81,13 +81,7 @@ class Voice:
         )
         self._hotkeys: Hotkeys | None = None
         if config.hotkeys.enabled:
-            # Loads the table of keys, which is wanted only here.
-            from utter_runner.voice.hotkeys import HotkeyError  # noqa: PLC0415 - as said
-
-            try:
-                self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
-            except HotkeyError as error:
-                raise VoiceError(f"[hotkeys] {error}") from None
+            self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -122,9 +116,23 @@ class Voice:
 build_voice = Voice
 
 
+def hotkey_bindings(config: HotkeysConfig) -> Bindings:
+    """Return the chords of `[hotkeys]`.
+
+    Raises:
+        VoiceError: one is wrong.
+    """
+    # Loads the table of keys, which is wanted only here.
+    from utter_runner.voice.hotkeys import Bindings, HotkeyError  # noqa: PLC0415 - as said
+
+    try:
+        return Bindings.parse(push_to_talk=config.push_to_talk, toggle=config.toggle, cancel=config.cancel)
+    except HotkeyError as error:
+        raise VoiceError(f"[hotkeys] {error}") from None
+
+
 def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[[dict[str, Any]], None]) -> Hotkeys:
     from utter_runner.voice.hotkeys import (  # noqa: PLC0415 - only what is configured
-        Bindings,
         Cancel,
         Hotkeys,
         KernelBackend,
@@ -144,7 +152,7 @@ def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[
         act[type(event)]()
 
     return Hotkeys(
-        Bindings.parse(push_to_talk=config.push_to_talk, toggle=config.toggle, cancel=config.cancel),
+        hotkey_bindings(config),
         KernelBackend(),
         on_event,
         on_status=lambda status: emit({"event": "hotkeys", **status}),

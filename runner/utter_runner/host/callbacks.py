@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from utter_runner.supervision.instance import Instance
 
     Listener: TypeAlias = Callable[[Instance, Raw], None]
-    Serve: TypeAlias = Callable[[Instance, Peer, RequestId, Raw], None]
+    RequestHandler: TypeAlias = Callable[[Instance, Peer, RequestId, Raw], None]
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +33,25 @@ class HostCallbacks:
 
     def __init__(self) -> None:
         self._listeners: dict[str, Listener] = {}
-        self._serve: dict[str, Serve] = {}
+        self._requests: dict[str, RequestHandler] = {}
         # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
-        self._early: dict[Peer, dict[RequestId, tuple[Serve, Raw]]] = {}
+        self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
 
     def listen(self, method: str, listener: Listener) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
         self._listeners[method] = listener
 
-    def serve(self, method: str, serve: Serve) -> None:
-        """Call `serve(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
+    def serve(self, method: str, handler: RequestHandler) -> None:
+        """Call `handler(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
 
         It answers through `peer`, now or later, or raises RpcError.
         """
-        self._serve[method] = serve
+        self._requests[method] = handler
 
     def on_request(self, instance: Instance, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer a plugin's request. Raises RpcError."""
-        serve = self._serve.get(method)
-        if serve is None:
+        handler = self._requests.get(method)
+        if handler is None:
             raise RpcError(
                 ErrorCode.METHOD_NOT_FOUND,
                 f"the runner offers plugins no method {method!r}",
@@ -64,9 +64,9 @@ class HostCallbacks:
                 {"bound": "max_host_calls", "limit": MAX_HOST_CALLS},
             )
         if instance.running:
-            serve(instance, peer, request_id, params)
+            handler(instance, peer, request_id, params)
         else:
-            self._early.setdefault(peer, {})[request_id] = (serve, params)
+            self._early.setdefault(peer, {})[request_id] = (handler, params)
             peer.on_cancel(request_id, partial(self._withdraw, peer, request_id))
 
     def admitted(self, instance: Instance) -> None:
@@ -74,10 +74,10 @@ class HostCallbacks:
         peer = instance.peer
         if peer is None:
             return
-        for request_id, (serve, params) in self._early.pop(peer, {}).items():
+        for request_id, (handler, params) in self._early.pop(peer, {}).items():
             # The callback of whoever serves it takes the place of the one that withdraws it.
             try:
-                serve(instance, peer, request_id, params)
+                handler(instance, peer, request_id, params)
             except RpcError as refused:
                 peer.reply_error(request_id, refused)
             except Exception as failed:

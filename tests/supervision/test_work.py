@@ -88,7 +88,9 @@ def test_cancelling_reaches_what_was_asked_once_and_whoever_comes_late() -> None
     assert called == ["fails", "other", "late"]
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(["below", "taint"]), st.sampled_from(["user", "screen"]))))
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from(["below", "taint"]), st.sampled_from(["user", "screen"])))
+)
 def test_nothing_that_waits_for_something_tainted_is_the_users(actions: list[tuple[int, str, str]]) -> None:
     works = [Work("user")]
     tainted: set[int] = set()

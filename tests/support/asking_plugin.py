@@ -5,8 +5,8 @@ asking_plugin.py NAME SCRIPT
 SCRIPT is a JSON object: `hello` and `describe` are merged into those answers; `on` maps a method to `{asks, result}`:
 what it asks of the runner, one after the other, before it answers `result`, or `{answers}` where there is none. In an
 ask, `"request": "$"` becomes the id of the request that it is working on. `hold` names methods that are never answered.
-`$/cancel` is answered -32002, and every cancellation is kept: the method `cancellations` answers their ids, `early` what
-was answered to the asks of `start`, which are sent right after the hello.
+`$/cancel` is answered -32002, and every cancellation is kept: the method `cancellations` answers their ids, and `early`
+what was answered to the asks of `start`, which are sent right after the hello.
 """
 
 from __future__ import annotations
@@ -81,7 +81,12 @@ def on_request(request: Any, method: str) -> None:
             job.answers = early
             ask(job)
     elif method == "plugin.describe":
-        send({"id": request, "result": {"methods": list(SCRIPT.get("on", {})), "streams": [], **SCRIPT.get("describe", {})}})
+        send(
+            {
+                "id": request,
+                "result": {"methods": list(SCRIPT.get("on", {})), "streams": [], **SCRIPT.get("describe", {})},
+            }
+        )
     elif method == "plugin.health":
         send({"id": request, "result": {}})
     elif method == "cancellations":

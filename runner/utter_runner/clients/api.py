@@ -19,6 +19,7 @@ from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.kinds import SnapshotParams
 from utter_protocol.methods import (
     CommandParams,
     ListenParams,
@@ -95,6 +96,7 @@ class ClientApi:
         gate: the way to actions.
         commands: the way from text to actions.
         voice: the spoken session.
+        context: returns the desktop's state, of the sources named or of all.
         events: the event bus.
         status: returns what `runner.status` answers.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
@@ -109,6 +111,7 @@ class ClientApi:
         gate: ActionGate,
         commands: Commands,
         voice: Voice,
+        context: Callable[[list[str]], Awaitable[object]],
         events: EventBus,
         status: Callable[[], dict[str, Any]],
         wav_to_pcm: Callable[[bytes], bytes],
@@ -119,6 +122,7 @@ class ClientApi:
         self._gate = gate
         self._commands = commands
         self._voice = voice
+        self._context = context
         self._events = events
         self._status = status
         self._wav_to_pcm = wav_to_pcm
@@ -142,6 +146,7 @@ class ClientApi:
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "runner.command": self._command,
             "runner.listen": self._listen,
+            "context.snapshot": self._snapshot,
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -257,6 +262,9 @@ class ClientApi:
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
         )
+
+    async def _snapshot(self, raw: Raw) -> object:
+        return await self._context(decode_params(raw, SnapshotParams).sources)
 
     async def _listen(self, raw: Raw) -> object:
         params = decode_params(raw, ListenParams)

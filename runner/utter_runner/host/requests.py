@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import trio
     from msgspec import Raw
 
-    from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
     from utter_runner.actions.gate import ActionGate
     from utter_runner.confirm.confirmer import Confirmer
@@ -65,7 +64,6 @@ class HostRequests:
 
     Args:
         supervisor: knows the plugins.
-        registry: says which capability serves which requirement.
         gate: the way to actions.
         confirmer: asks a person.
         context: the desktop's state.
@@ -78,7 +76,6 @@ class HostRequests:
         self,
         supervisor: Supervisor,
         *,
-        registry: Registry,
         gate: ActionGate,
         confirmer: Confirmer,
         context: ContextCache,
@@ -87,7 +84,6 @@ class HostRequests:
         timeout: float,
     ) -> None:
         self._supervisor = supervisor
-        self._registry = registry
         self._gate = gate
         self._confirmer = confirmer
         self._context = context
@@ -194,8 +190,9 @@ class HostRequests:
             raise provider.unavailable()
         # A capability that the protocol does not define has the methods that its provider says, as long as their
         # names are not the protocol's.
+        defined = methods_of(capability)
         offered = provider.handshake.methods if provider.handshake else ()
-        if method not in methods_of(capability) and (is_reserved(method) or method not in offered):
+        if not (method in defined if defined else method in offered and not is_reserved(method)):
             raise RpcError(
                 ErrorCode.METHOD_NOT_FOUND,
                 f"{capability} has no method {method!r}",

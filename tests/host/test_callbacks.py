@@ -26,7 +26,7 @@ def test_a_request_that_nobody_serves_is_refused_by_name(method: str) -> None:
 def test_requests_go_to_whoever_serves_them() -> None:
     host = HostCallbacks()
     asked: list[Any] = []
-    host.serve("host.context", lambda instance, peer, request_id, params: asked.append((instance.id, peer, request_id)))
+    host.serve("host.context", lambda plugin, peer, number, _params: asked.append((plugin.id, peer, number)))
     host.on_request(FakeInstance("p"), "its peer", 7, "host.context", Raw(b"{}"))
     assert asked == [("p", "its peer", 7)]
     with pytest.raises(RpcError):

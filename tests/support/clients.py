@@ -20,6 +20,9 @@ from utter_runner.clients.auth import Admission
 from utter_runner.clients.endpoint import Endpoint
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.dataplane.hub import Hub
+from utter_runner.host.relay import Relay
+from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.peer import Limits
 from utter_runner.rpc.reactor import Reactor
 
@@ -195,7 +198,11 @@ class House(Desk):
     ) -> None:
         super().__init__(*persons, **options)
         self.reactor = Reactor()
-        self.bus = EventBus(self.status, queue=queue, window=window)
+        self.hub = Hub(queue=queue, window=window)
+        self.bus = EventBus(self.hub, self.status)
+        self.relay = Relay(self.supervisor, window=window, timeout=30.0)
+        self.streams = Subscriptions(self.hub, self.relay, load_registry())
+        self.streams.offer(self.bus.method, self.bus)
         self.voice = FakeVoice()
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
@@ -205,7 +212,7 @@ class House(Desk):
             gate=self.gate,
             commands=self.commands,
             voice=self.voice,
-            events=self.bus,
+            streams=self.streams,
             status=self.status,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -271,7 +278,8 @@ class House(Desk):
                     self.server.stop()
                 await settle()
             assert self.server.count == 0
-            assert self.bus._streams == {}
+            assert self.hub._subscribers == {}
+            assert len(self.bus) == 0
         finally:
             self.endpoint.close()
             self.reactor.close()

@@ -12,7 +12,7 @@ import binascii
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
@@ -27,15 +27,11 @@ from utter_protocol.methods import (
     Provenance,
     RunnerInvokeParams,
     SessionReport,
-    StreamAckParams,
-    StreamStopParams,
-    SubscribeParams,
-    SubscribeResult,
     ValidateParams,
 )
 from utter_runner.actions.gate import decision_name
-from utter_runner.clients.events import EVENTS, EventBus
 from utter_runner.policy import Deny, Origin
+from utter_runner.rpc.params import decode_params
 from utter_runner.rpc.peer import TIMEOUT_CAP
 
 if TYPE_CHECKING:
@@ -45,17 +41,16 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate
+    from utter_runner.host.subscriptions import Subscriptions
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
-_FORBIDDEN_PREFIXES = ("protocol.", "input.", "$/")
+_FORBIDDEN_PREFIXES = ("protocol.", "input.", "stream.", "$/")
 
 
 class Voice(Protocol):
@@ -90,13 +85,6 @@ class _ExplainParams(msgspec.Struct, kw_only=True):
     provenance: Provenance = "user"
 
 
-# How msgspec begins to say that a field is not there; the path that it names is that of the object around it.
-_MISSING = "Object missing required field `"
-
-_decode_invoke = msgspec.json.Decoder(RunnerInvokeParams).decode
-_decode_gated = msgspec.json.Decoder(_GatedParams).decode
-
-
 class ClientApi:
     """Answers authenticated clients.
 
@@ -106,7 +94,7 @@ class ClientApi:
         gate: the way to actions.
         commands: the way from text to actions.
         voice: the spoken session.
-        events: the event bus.
+        streams: answers `stream.*`.
         status: returns what `runner.status` answers.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -120,7 +108,7 @@ class ClientApi:
         gate: ActionGate,
         commands: Commands,
         voice: Voice,
-        events: EventBus,
+        streams: Subscriptions,
         status: Callable[[], dict[str, Any]],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -130,7 +118,7 @@ class ClientApi:
         self._gate = gate
         self._commands = commands
         self._voice = voice
-        self._events = events
+        self._streams = streams
         self._status = status
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
@@ -146,9 +134,9 @@ class ClientApi:
             "ptt.release": self._ptt(voice.release),
             "ptt.toggle": self._ptt(voice.toggle),
             "ptt.cancel": self._ptt(lambda: {"cancelled": voice.cancel()}),
-            "stream.subscribe": self._subscribe,
-            "stream.ack": self._ack,
-            "stream.stop": self._stop,
+            "stream.subscribe": streams.subscribe,
+            "stream.ack": lambda peer, request_id, params: streams.acknowledge(peer, params, request_id),
+            "stream.stop": streams.stop,
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "runner.command": self._command,
@@ -181,7 +169,11 @@ class ClientApi:
 
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
-        self._events.forget(peer)
+        self._streams.forget(peer)
+
+    def acknowledge(self, peer: Peer, raw: Raw) -> None:
+        """`stream.ack` as a notification. Raises RpcError."""
+        self._streams.acknowledge(peer, raw)
 
     async def _run_task(
         self, scope: trio.CancelScope, peer: Peer, request_id: RequestId, work: Callable[[], Awaitable[object]]
@@ -202,7 +194,7 @@ class ClientApi:
     # ---- forwarding
 
     def _invoke(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode(_decode_invoke, raw)
+        params = decode_params(raw, RunnerInvokeParams)
         instance = self._supervisor.get(params.plugin)
         timeout = self._seconds(params.timeout_ms)
         if bytes(memoryview(params.params)[:1]) not in (b"{", b"["):
@@ -223,7 +215,7 @@ class ClientApi:
             peer.on_cancel(request_id, partial(instance.cancel, sent))
 
     def _invoke_gated(self, peer: Peer, request_id: RequestId, instance: Instance, raw: Raw, timeout: float) -> None:
-        params = _decode(_decode_gated, raw)
+        params = decode_params(raw, _GatedParams)
         if params.provenance is None:
             raise RpcError(
                 ErrorCode.NOT_PERMITTED,
@@ -254,7 +246,7 @@ class ClientApi:
         peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
 
     def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        instance = self._supervisor.get(_decode_params(raw, ValidateParams).plugin)
+        instance = self._supervisor.get(decode_params(raw, ValidateParams).plugin)
         handshake = instance.handshake
         declared = (*instance.provides, *instance.requires)
         findings = self._registry.classify(declared)
@@ -281,7 +273,7 @@ class ClientApi:
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode_params(raw, _ExplainParams)
+        params = decode_params(raw, _ExplainParams)
         step = PlannedStep(op=params.op, args=params.args, provenance=params.provenance)
         decision = self._gate.explain(step, Origin(provenance=params.provenance))
         peer.reply_object(
@@ -298,7 +290,7 @@ class ClientApi:
     # ---- doing
 
     async def _command(self, raw: Raw) -> object:
-        params = _decode_params(raw, CommandParams)
+        params = decode_params(raw, CommandParams)
         self._sessions += 1
         return await self._commands.command(
             params.utterance,
@@ -309,7 +301,7 @@ class ClientApi:
         )
 
     async def _listen(self, raw: Raw) -> object:
-        params = _decode_params(raw, ListenParams)
+        params = decode_params(raw, ListenParams)
         timeout = self._seconds(params.timeout_ms)
         try:
             pcm = await trio.to_thread.run_sync(self._audio_of, params.wav_b64)
@@ -330,58 +322,9 @@ class ClientApi:
 
         return answer
 
-    # ---- streams
-
-    def _subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode_params(raw, SubscribeParams)
-        if params.method != EVENTS:
-            raise RpcError(
-                ErrorCode.METHOD_NOT_FOUND, f"there is no stream {params.method!r}", {"method": params.method}
-            )
-        stream = self._events.subscribe(peer, params.mode or "lossy")
-        peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
-        self._events.begin(stream)
-
-    def _ack(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self.acknowledge(peer, raw)
-        peer.reply_object(request_id, {})
-
-    def acknowledge(self, peer: Peer, raw: Raw) -> None:
-        """`stream.ack`, as a request or as a notification."""
-        params = _decode_params(raw, StreamAckParams)
-        self._events.acknowledge(peer, params.stream_id, params.seq)
-
-    def _stop(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self._events.stop(peer, _decode_params(raw, StreamStopParams).stream_id)
-        peer.reply_object(request_id, {})
-
 
 def _relay(peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None) -> None:
     if error is not None:
         peer.reply_error(request_id, error)
     else:
         peer.reply(request_id, result if result is not None else b"null")
-
-
-def _decode(decoder: Callable[[Raw], T], raw: Raw) -> T:
-    try:
-        return decoder(raw)
-    except msgspec.ValidationError as error:
-        raise invalid_params(error) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RpcError(ErrorCode.PARSE_ERROR, f"params are not JSON that can be read: {error}") from None
-
-
-def _decode_params(raw: Raw, type_: type[T]) -> T:
-    return _decode(msgspec.json.Decoder(type_).decode, raw)
-
-
-def invalid_params(error: msgspec.ValidationError) -> RpcError:
-    """Return a decoding error as -32602; `data.field` is the field's path, empty for the params as a whole."""
-    text = str(error)
-    what, _, path = text.partition(" - at `$")
-    field = path.rstrip("`").removeprefix(".")
-    if what.startswith(_MISSING):
-        missing = what.removeprefix(_MISSING).rstrip("`")
-        field = f"{field}.{missing}" if field else missing
-    return RpcError(ErrorCode.INVALID_PARAMS, f"invalid params: {text}", {"field": field})

@@ -33,10 +33,15 @@ class HostCallbacks:
     def __init__(self) -> None:
         self._listeners: dict[str, Callable[[Instance, Raw], None]] = {}
         self._requests: dict[str, RequestHandler] = {}
+        self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
 
     def listen(self, method: str, listener: Callable[[Instance, Raw], None]) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
         self._listeners[method] = listener
+
+    def listen_else(self, listener: Callable[[Instance, str, Raw], None]) -> None:
+        """Call `listener(instance, method, params)` for each notification that nobody listens for by its method."""
+        self._listen_else = listener
 
     def serve(self, method: str, handler: RequestHandler) -> None:
         """Answer each request `method` of a plugin with `handler(instance, peer, request_id, params)`."""
@@ -57,6 +62,10 @@ class HostCallbacks:
         """Tell whoever listens; an announcement that nobody knows is ignored (PROTOCOL.md, "Messages")."""
         listener = self._listeners.get(method)
         if listener is None:
-            logger.debug("%s announced %s, which nobody listens to", instance.id, method)
+            self._listen_else(instance, method, params)
         else:
             listener(instance, params)
+
+
+def _nobody_listens(instance: Instance, method: str, _params: Raw) -> None:
+    logger.debug("%s announced %s, which nobody listens to", instance.id, method)

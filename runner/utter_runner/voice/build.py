@@ -13,6 +13,7 @@ from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.playback import Playback
 from utter_runner.voice.recogniser import PluginRecogniser
 from utter_runner.voice.session import VoiceController
@@ -21,6 +22,7 @@ from utter_runner.voice.settings import VoiceSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.actions.commands import Commands
     from utter_runner.config import AudioConfig, Config, HotkeysConfig
     from utter_runner.supervision.supervisor import Supervisor
@@ -37,6 +39,8 @@ class Voice:
 
     Attributes:
         controller: the spoken session.
+        recogniser: speech to text; it must hear what plugins announce as `stt.final`.
+        level: measures the microphone.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -50,6 +54,8 @@ class Voice:
         commands: Commands,
         hints: Callable[[], list[str]],
         emit: Callable[[dict[str, Any]], None],
+        on_transcript: Callable[[str, Transcript], object],
+        on_level: Callable[[AudioLevel], object],
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
@@ -64,12 +70,15 @@ class Voice:
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )
+        self.level = LevelMeter(self._capture, on_level)
+        self.recogniser = PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout)
         self.controller = VoiceController(
             feed=self._capture,
-            recogniser=PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout),
+            recogniser=self.recogniser,
             commander=commands,
             cues=CuePlayer(self._playback, enabled=audio.cues),
             emit=emit,
+            on_transcript=on_transcript,
             settings=VoiceSettings(
                 pre_roll_ms=voice.pre_roll_ms,
                 post_roll_ms=voice.post_roll_ms,
@@ -89,6 +98,7 @@ class Voice:
             await nursery.start(self._run_controller)
             nursery.start_soon(self._capture.run)
             nursery.start_soon(self._playback.run)
+            nursery.start_soon(self.level.run)
             if self._hotkeys is not None:
                 nursery.start_soon(self._run_hotkeys, self._hotkeys)
 

@@ -297,6 +297,10 @@ class Instance:
             {"field": "request"},
         )
 
+    def notify(self, method: str, params: bytes | Raw) -> bool:
+        """Send a notification to the running epoch; False when it could not be sent."""
+        return self.peer is not None and self.running and self.peer.notify(method, params)
+
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch."""
         if self.peer is not None:

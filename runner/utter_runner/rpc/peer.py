@@ -101,6 +101,7 @@ class Peer:
         self._closed = False
         self._read_ended = False
         self._behind = False
+        self._end_reason = "end of file"
         self.late_replies = 0
         self.junk_bytes = 0
         self.channel = Channel(
@@ -109,7 +110,7 @@ class Peer:
             write_fd,
             on_data=self._on_data,
             on_end=self._on_end,
-            on_broken=partial(self.close, "the other side closed the connection"),
+            on_broken=self._on_broken,
         )
 
     # ---- requests of this end
@@ -436,9 +437,27 @@ class Peer:
             return
         self._report_junk()
         if gone or not self._incoming:
-            self.close("end of file", flush=not gone)
+            self.close(self._end_reason, flush=not gone)
         else:
-            self._fail_outgoing("end of file")
+            self._fail_outgoing(self._end_reason)
+
+    def _on_broken(self) -> None:
+        self._end_reason = "the other side closed the connection"
+        if self._read_ended or self._closed:
+            self.close(self._end_reason)
+        else:
+            # What it had sent before it went still counts: answers to requests that are in flight.
+            self.channel.read_rest()
+
+    async def finish(self, reason: str) -> None:
+        """Handle what the other side, which is known to be gone, had sent; then close."""
+        self._end_reason = reason
+        self.channel.read_rest()
+        if self._read_ended:
+            self.close(reason)
+        while not self._closed:
+            await trio.lowlevel.checkpoint()
+            self._reactor.turn()
 
     def close(self, reason: str, *, flush: bool = False) -> None:
         """End the connection: requests in flight are answered with -32000, those of the other end are cancelled.

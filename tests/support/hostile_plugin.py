@@ -17,6 +17,8 @@ NAME = sys.argv[1]
 FLAGS = {word for word in sys.argv[2:] if "=" not in word}
 OPTIONS = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
 OUT = sys.stdout.buffer
+# Requests that are answered when the plugin parts, all at once.
+KEPT: list[object] = []
 SLEEPER = "import time; time.sleep(600)"
 
 
@@ -24,9 +26,13 @@ def names(key: str) -> list[str]:
     return [one for one in OPTIONS.get(key, "").split(",") if one]
 
 
-def send(message: dict[str, object]) -> None:
+def frame(message: dict[str, object]) -> bytes:
     body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-    OUT.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def send(message: dict[str, object]) -> None:
+    OUT.write(frame(message))
     OUT.flush()
 
 
@@ -55,7 +61,7 @@ def read() -> dict[str, object] | None:
     return message
 
 
-def answer(method: str, params: dict[str, object]) -> object:  # noqa: C901, PLR0911 - one branch per misbehaviour
+def answer(method: str, params: dict[str, object]) -> object:  # noqa: C901, PLR0911, PLR0912 - one branch per misbehaviour
     if method == "protocol.hello":
         return "nonsense" if "bad-hello" in FLAGS else hello()
     if method == "plugin.describe":
@@ -79,6 +85,8 @@ def answer(method: str, params: dict[str, object]) -> object:  # noqa: C901, PLR
         os.write(2, b"\xff\xfe binary \x1b[31m " * 200_000)
         os.write(2, b"\nlast words\n")
         return {}
+    if method == "part":
+        part()
     if method == "exit":
         os._exit(int(str(params.get("code", 0))))
     if method == "kill":
@@ -90,6 +98,12 @@ def answer(method: str, params: dict[str, object]) -> object:  # noqa: C901, PLR
             "fds": sorted(one.name for one in Path("/proc/self/fd").iterdir()),
         }
     return {"method": method, "params": params}
+
+
+def part() -> None:
+    OUT.write(b"".join(frame({"id": one, "result": "x" * 100}) for one in KEPT))
+    OUT.flush()
+    os._exit(0)
 
 
 def children() -> None:
@@ -112,9 +126,12 @@ def main() -> None:
             break
         method = str(message.get("method"))
         if method in names("hang"):
+            KEPT.append(message.get("id"))
             continue
         if "id" in message:
             send({"id": message["id"], "result": answer(method, dict(message.get("params") or {}))})  # type: ignore[call-overload]  # JSON
+    if "part-at-eof" in FLAGS:
+        part()
     while "ignore-eof" in FLAGS:
         time.sleep(1)
 

@@ -226,13 +226,12 @@ class Instance:
         with trio.CancelScope(shield=True):
             try:
                 if process.exited.is_set():
-                    # Its last words may still be in the pipe: one turn of the loop reads them.
-                    await trio.lowlevel.checkpoint()
-                    self._reactor.turn()
-                    peer.close(reason)
+                    # Its last words may still be in the pipe.
+                    await peer.finish(reason)
                     await process.clean_up()
                 else:
                     await process.stop(peer.channel.close_writing, grace=self._timing.stop)
+                    await peer.finish(reason)
             finally:
                 peer.close(reason)
                 self.late_replies += peer.late_replies

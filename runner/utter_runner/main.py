@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_runner import __version__
-from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.config import Config, ConfigError, load_config
+from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
 

@@ -17,9 +17,9 @@ from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.methods import SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
-from utter_runner.clients.endpoint import Endpoint
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.peer import Limits
 from utter_runner.rpc.reactor import Reactor
 

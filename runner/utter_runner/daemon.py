@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from utter_protocol.methods import AudioLevel, Transcript
-    from utter_runner.clients.endpoint import Endpoint
     from utter_runner.config import Config
     from utter_runner.confirm.confirmer import Surface
+    from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
     from utter_runner.supervision.spec import PluginSpec

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_runner import __version__
-from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.config import Config, ConfigError, load_config
+from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
 
@@ -67,7 +67,7 @@ def plugin_specs(config: Config) -> tuple[list[PluginSpec], list[str]]:
     for entry in config.plugin:
         if entry.enabled:
             try:
-                specs.append(resolve(entry, config.runner.plugin_dirs))
+                specs.append(resolve(entry, config.runner.plugin_dirs, runner_socket=config.runner.socket_path))
             except ResolveError as error:
                 problems.append(str(error))
     return specs, problems
@@ -76,8 +76,9 @@ def plugin_specs(config: Config) -> tuple[list[PluginSpec], list[str]]:
 def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
     """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
     for spec in specs:
-        with suppress(SpawnError):
-            launched[spec.id] = launch(spec, 1, os.environ)
+        if spec.spawn:
+            with suppress(SpawnError):
+                launched[spec.id] = launch(spec, 1, os.environ)
 
 
 def _log_stream() -> TextIO:
@@ -145,8 +146,10 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
         gc.enable()
         return daemon.serve(config, endpoint, specs, launched, problems)
     finally:
-        for process, _mark in launched.values():
+        for process, _mark, plugin_endpoint in launched.values():
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            if plugin_endpoint is not None:
+                plugin_endpoint.close()

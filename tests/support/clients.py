@@ -18,13 +18,13 @@ from utter_protocol.kinds import SpeakResult
 from utter_protocol.methods import SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
-from utter_runner.clients.endpoint import Endpoint
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.dataplane.hub import Hub
 from utter_runner.host.context import ContextCache
 from utter_runner.host.relay import Relay
 from utter_runner.host.subscriptions import Subscriptions
+from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.peer import Limits
 from utter_runner.rpc.reactor import Reactor
 

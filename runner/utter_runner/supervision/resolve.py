@@ -6,6 +6,7 @@ names its id and why, and never stops the others.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,10 +24,12 @@ from utter_protocol.manifest import (
     runner_condition,
 )
 from utter_runner import __version__
+from utter_runner.rpc.endpoint import EndpointError
+from utter_runner.supervision.plugin_socket import socket_path
 from utter_runner.supervision.spec import PluginSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from utter_runner.config import PluginConfig
 
@@ -48,11 +51,24 @@ def bundled_directory() -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-def resolve(entry: PluginConfig, plugin_dirs: Sequence[str]) -> PluginSpec:
+def resolve(
+    entry: PluginConfig,
+    plugin_dirs: Sequence[str],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    runner_socket: str | None = None,
+) -> PluginSpec:
     """Return what to run for one config entry.
 
+    Args:
+        entry: the `[[plugin]]` entry.
+        plugin_dirs: directories that hold plugin packages.
+        environ: the runner's environment, which says where plugins' sockets are.
+        runner_socket: the configured path of the clients' socket, for the same.
+
     Raises:
-        ResolveError: no manifest and no entrypoint, a bad manifest, or a plugin that this runner cannot run.
+        ResolveError: no manifest and no entrypoint, a bad manifest, no place for its socket, or a plugin that this
+            runner cannot run.
     """
     manifest, directory = _find_manifest(entry, plugin_dirs)
     runtime = entry.runtime or (manifest.runtime if manifest else "subprocess")
@@ -61,24 +77,23 @@ def resolve(entry: PluginConfig, plugin_dirs: Sequence[str]) -> PluginSpec:
         raise ResolveError(f"Plugin {entry.id}: {_NATIVE_REFUSED}.")
     if runtime != "subprocess":
         raise ResolveError(f"Plugin {entry.id}: this runner does not run runtime {runtime!r}.")
-    if transport != "stdio":
-        raise ResolveError(f"Plugin {entry.id}: this runner does not speak transport {transport!r}; use stdio.")
+    if transport == "stdio" and not entry.spawn:
+        raise ResolveError(
+            f"Plugin {entry.id}: spawn = false needs transport = "
+            '"connect" or "listen", for the runner has no pipes to a program that somebody else starts.'
+        )
     if manifest is not None:
         _check_conditions(entry, manifest)
-    if entry.entrypoint:
-        argv = _expand(entry, entry.entrypoint, directory)
-    elif manifest is not None and directory is not None:
-        argv = expand_entrypoint(manifest, sys.executable, directory)
-    else:
-        raise ResolveError(
-            f"Plugin {entry.id}: it has no entrypoint and no manifest, and no plugin of that id ships with the runner."
-        )
     manifest_settings = manifest.settings if manifest else {}
     return PluginSpec(
         id=entry.id,
-        argv=tuple(argv),
+        argv=tuple(_argv(entry, manifest, directory)) if entry.spawn else (),
         kind=entry.kind or (manifest.kind if manifest else ""),
         version=manifest.version if manifest else "",
+        transport=transport,
+        socket_path="" if transport == "stdio" else _socket_path(entry, environ, runner_socket),
+        spawn=entry.spawn,
+        allow_binaries=tuple(entry.allow_binaries) if entry.allow_binaries is not None else None,
         cwd=entry.cwd or (str(directory) if directory is not None else None),
         env=entry.env,
         pass_env=tuple(entry.pass_env),
@@ -87,7 +102,32 @@ def resolve(entry: PluginConfig, plugin_dirs: Sequence[str]) -> PluginSpec:
         permissions=_union(manifest.permissions if manifest else (), entry.permissions),
         restart=entry.restart,
         settings={**manifest_settings, **entry.settings},
+        warnings=tuple(_warnings(entry)),
     )
+
+
+def _argv(entry: PluginConfig, manifest: Manifest | None, directory: Path | None) -> list[str]:
+    if entry.entrypoint:
+        return _expand(entry, entry.entrypoint, directory)
+    if manifest is not None and directory is not None:
+        return expand_entrypoint(manifest, sys.executable, directory)
+    raise ResolveError(
+        f"Plugin {entry.id}: it has no entrypoint and no manifest, and no plugin of that id ships with the runner."
+    )
+
+
+def _socket_path(entry: PluginConfig, environ: Mapping[str, str], runner_socket: str | None) -> str:
+    try:
+        return str(socket_path(entry.id, environ, runner_socket))
+    except EndpointError as error:
+        raise ResolveError(f"Plugin {entry.id}: {error}") from None
+
+
+def _warnings(entry: PluginConfig) -> Iterator[str]:
+    if not entry.spawn and entry.allow_binaries is None:
+        yield "Every program of this user may attach as this plugin: it has spawn = false and no allow_binaries."
+    if entry.spawn and entry.allow_binaries is not None:
+        yield "allow_binaries has no effect: it is for plugins with spawn = false."
 
 
 def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str]) -> tuple[Manifest | None, Path | None]:

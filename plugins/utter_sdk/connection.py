@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
@@ -34,11 +34,11 @@ from utter_sdk.streams import METHODS, OpenStreams
 from utter_sdk.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable
 
     from utter_protocol.messages import Message, RequestId
     from utter_sdk.service import Service
-    from utter_sdk.stdio import Wire
 
 _BEFORE_HELLO = frozenset({"protocol.hello", "plugin.describe", "plugin.health"})
 _JUNK_SHOWN = 200
@@ -50,6 +50,22 @@ class _CancelParams(msgspec.Struct):
 
 _decode_invoke = msgspec.json.Decoder(InvokeParams).decode
 _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
+
+
+class Wire(Protocol):
+    """What carries frames: `stdio.Wire`, `sockets.SocketWire`, or a test.
+
+    Attributes:
+        descriptors: what came with the bytes and nobody has taken yet, in order; the reading thread's.
+    """
+
+    descriptors: deque[int]
+
+    def read(self) -> bytes:
+        """Wait for bytes; empty at the end."""
+
+    def send(self, body: bytes) -> None:
+        """Send one frame, whole, from any thread."""
 
 
 class Connection:

@@ -116,7 +116,7 @@ class Connection:
             if junk := decoder.take_junk():
                 log(f"skipped {len(junk)} bytes from the runner that belong to no frame: {junk[:_JUNK_SHOWN]!r}")
             if wire.descriptors:
-                self._drop_unwanted_descriptors()
+                self.drop_unwanted_descriptors()
         decoder.end()
 
     def end(self, reason: str) -> None:
@@ -170,6 +170,13 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
                 log_traceback(error)
 
+    def drop_unwanted_descriptors(self) -> None:
+        """Close what came with a message and belongs to no call; only the reading thread does."""
+        # One that is wanted may be ahead of its frame, which has not arrived whole.
+        while len(self._wire.descriptors) > self.calls.wanted_descriptors:
+            os.close(self._wire.descriptors.pop())
+            log("closed a descriptor that came from the runner although nothing asked for one")
+
     def _add_streams(self, streams: OpenStreams) -> None:
         functions: tuple[Callable[..., object], ...] = (streams.subscribe, streams.acknowledge, streams.stop)
         for name, function in zip(METHODS, functions, strict=True):
@@ -182,12 +189,6 @@ class Connection:
 
     def _next_descriptor(self) -> int:
         return self._wire.descriptors.popleft() if self._wire.descriptors else -1
-
-    def _drop_unwanted_descriptors(self) -> None:
-        # One that is wanted may be ahead of its frame, which has not arrived whole.
-        while len(self._wire.descriptors) > self.calls.wanted_descriptors:
-            os.close(self._wire.descriptors.pop())
-            log("closed a descriptor that came from the runner although nothing asked for one")
 
     def _request(self, request_id: RequestId, name: str, raw: msgspec.Raw) -> None:
         try:

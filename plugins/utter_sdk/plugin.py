@@ -102,7 +102,7 @@ class Plugin:
         self._op_list: list[Op] = []
         self._announced = list(streams)
         self._host: Host | None = None
-        self._service: Service | None = None
+        self.served_by: Service | None = None
 
     @property
     def host(self) -> Host:
@@ -304,7 +304,7 @@ class Plugin:
         changed = HealthResult(status=status, detail=detail)
         announce = changed != self.current_health
         self.current_health = changed
-        connection = None if self._service is None else self._service.connection
+        connection = None if self.served_by is None else self.served_by.connection
         if announce and connection is not None and connection.greeted:
             connection.notify("plugin.health_changed", changed)
 
@@ -351,13 +351,13 @@ class Plugin:
         from utter_sdk.server import Server, refuse_terminal  # noqa: PLC0415 - those who only test or list do not serve
 
         refuse_terminal(self)
-        self._service = server = Server(self)
+        self.served_by = server = Server(self)
         server.run()
 
     def _connection(self, what: str) -> Connection:
-        if self._service is None:
+        if self.served_by is None:
             raise RuntimeError(f"{what}: the plugin is not running; call it from handlers or on_start")
-        return self._service.greeted_connection(what)
+        return self.served_by.greeted_connection(what)
 
 
 def _lane(blocking: bool | str) -> str | None:

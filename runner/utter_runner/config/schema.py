@@ -123,6 +123,8 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     requires: list[Text] = []
     permissions: list[Text] = []
     restart: Literal["always", "on-failure", "never"] = "always"
+    memory_mib: Annotated[int, Meta(ge=1, le=4_096)] | None = None
+    """The memory of a plugin with `runtime = "wasm"`; None is 256."""
     cwd: FilePath | None = None
     env: dict[EnvName, str] = {}
     pass_env: list[EnvName] = []

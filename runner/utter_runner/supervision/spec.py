@@ -10,6 +10,20 @@ from typing import Any, Literal
 import msgspec
 
 
+class SettingsSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin's settings have to fit.
+
+    Attributes:
+        schema: the `config_schema` of its manifest.
+        manifest: the manifest's path.
+        configured: the settings that are the config's own; the others are the manifest's.
+    """
+
+    schema: dict[str, Any]
+    manifest: str
+    configured: frozenset[str]
+
+
 class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One plugin to run.
 
@@ -20,6 +34,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         allow_binaries: the executables that may attach as one that somebody else started; None for any of this user.
         env: variables to set on top of the plugin environment; `pass_env` names those passed on as they are.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
+        settings_schema: None when the manifest has none.
     """
 
     id: str
@@ -38,6 +53,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     permissions: tuple[str, ...] = ()
     restart: Literal["always", "on-failure", "never"] = "always"
     settings: dict[str, Any] = {}
+    settings_schema: SettingsSchema | None = None
     warnings: tuple[str, ...] = ()
 
 

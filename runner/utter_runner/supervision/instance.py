@@ -116,6 +116,8 @@ class Instance:
         self.junk_bytes = 0
         self.late_replies = 0
         self.missing: tuple[str, ...] = ()
+        self.refusal: RpcError | None = None
+        """Why the last epoch was not admitted, if that was decided."""
         self.started_at = 0.0
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None

@@ -233,6 +233,9 @@ class ClientApi:
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
         refusal = None if instance.running else instance.refusal
+        error = None
+        if refusal is not None:
+            error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
@@ -245,7 +248,7 @@ class ClientApi:
                 ),
                 "status": instance.status,
                 "detail": instance.detail,
-                "error": None if refusal is None else WireError(code=refusal.code, message=refusal.message, data=refusal.data),
+                "error": error,
                 "unknown_capabilities": [*findings.unknown, *findings.malformed],
                 "missing_requires": missing,
                 "deprecations": [

@@ -73,7 +73,10 @@ class House:
 
 
 @asynccontextmanager
-async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None) -> AsyncIterator[House]:
+async def house(
+    *specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None, wait: bool = True
+) -> AsyncIterator[House]:
+    """A running supervisor; with `wait`, the start is over."""
     reactor, deadlines = Reactor(), Deadlines()
     history: list[tuple[str, int, str]] = []
     waiting: list[trio.Event] = []
@@ -106,8 +109,9 @@ async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | Non
             nursery.start_soon(deadlines.run)
             started = trio.Event()
             nursery.start_soon(supervisor.run, started)
-            with trio.fail_after(30):
-                await started.wait()
+            if wait:
+                with trio.fail_after(30):
+                    await started.wait()
             try:
                 yield House(supervisor, history, waiting)
             finally:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -110,6 +111,15 @@ async def test_one_that_requires_something_comes_back_once_it_is_there(way: Way)
             assert ("user", 1, "waiting") not in running.history
             running.supervisor.restart("giver")
             await running.until(lambda: user.running)
+
+
+async def test_one_that_listens_finds_the_directory_for_its_socket(listen: Way) -> None:
+    listen.directory = listen.directory / "run" / "plugins"
+    async with house(listen.plugin("late"), timing=quick()) as running:
+        assert running.supervisor.get("late").status == "waiting"
+        with listen.externals["late"]:
+            await running.until(lambda: running.supervisor.get("late").running)
+    assert stat.S_IMODE(listen.directory.stat().st_mode) == 0o700
 
 
 async def test_stopping_does_not_wait_for_it(way: Way) -> None:

@@ -36,14 +36,18 @@ def plugin(
     return PluginSpec(id=name, argv=argv, transport=transport, socket_path=path, **fields)
 
 
+# The marks of all instances that were seen here: other test runs on this machine have plugins of the same names.
+_marks: set[str] = set()
+
+
 def marked_processes(name: str) -> list[int]:
-    """Processes that descend from an instance of the plugin `name`."""
-    needle = f"{INSTANCE_VARIABLE}={name}/".encode()
+    """Processes that descend from an instance of the plugin `name` that this test run started."""
+    wanted = {f"{INSTANCE_VARIABLE}={mark}".encode() for mark in _marks if mark.startswith(f"{name}/")}
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                if needle in Path(entry.path, "environ").read_bytes():
+                if not wanted.isdisjoint(Path(entry.path, "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -83,6 +87,8 @@ async def house(
 
     def changed(instance: Instance) -> None:
         history.append((instance.id, instance.epoch, instance.status))
+        if instance.process is not None:
+            _marks.add(instance.process.mark)
         events, waiting[:] = list(waiting), []
         for event in events:
             event.set()

@@ -134,7 +134,7 @@ async def test_the_directory_is_made_for_one_that_listens(listen: Way) -> None:
 async def test_end_of_input_stops_one_that_has_not_connected(way: Way, tmp_path: Path) -> None:
     # The relaying process waits for the end of its stdin, and the talking one for a gate that stays shut.
     farewell = tmp_path / "farewell"
-    behaviour = ["relay=child", f"gate={tmp_path / 'gate'}", f"farewell={farewell}"]
+    behaviour = ["relay=orphan", f"gate={tmp_path / 'gate'}", f"farewell={farewell}"]
     timing = quick(handshake=0.5, restarts_in_window=0, stop=20)
     async with house(way.plugin("shy", *behaviour), timing=timing) as running:
         shy = running.supervisor.get("shy")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
 
@@ -34,6 +34,8 @@ class HostCallbacks:
         self._listeners: dict[str, Callable[[Instance, Raw], None]] = {}
         self._requests: dict[str, RequestHandler] = {}
         self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
+        self.on_item: Callable[[Instance, str, StreamItem], None] = _nobody_subscribed
+        """Takes the items of plugins' streams."""
 
     def listen(self, method: str, listener: Callable[[Instance, Raw], None]) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
@@ -67,5 +69,9 @@ class HostCallbacks:
             listener(instance, params)
 
 
-def _nobody_listens(instance: Instance, method: str, _params: Raw) -> None:
+def _nobody_subscribed(instance: Instance, method: str, _item: StreamItem) -> None:
+    _nobody_listens(instance, method, None)
+
+
+def _nobody_listens(instance: Instance, method: str, _params: Raw | None) -> None:
     logger.debug("%s announced %s, which nobody listens to", instance.id, method)

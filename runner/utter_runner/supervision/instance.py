@@ -8,6 +8,7 @@ supervisor's decision.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.reactor import Reactor
@@ -43,6 +44,10 @@ class PluginRequests(Protocol):
 
     def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Take note."""
+
+    @property
+    def on_item(self) -> Callable[[Instance, str, StreamItem], None]:
+        """Who takes the items of plugins' streams."""
 
 
 class Instance:
@@ -137,6 +142,7 @@ class Instance:
             name=self.id,
             limits=self._limits,
         )
+        self.peer.on_item = partial(self._requests.on_item, self)
 
     async def greet(self) -> None:
         """Do the handshake. Raises RpcError."""

@@ -15,6 +15,7 @@ from typing import Self
 from utter_sdk.client import Client
 
 HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+SOURCE = Path(__file__).with_name("stream_source.py")
 ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
 
 QUIET = """
@@ -29,6 +30,12 @@ enabled = false
 def hostile(name: str, *behaviour: str, extra: str = "") -> str:
     """A `[[plugin]]` entry that runs the hostile plugin."""
     words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def source(name: str = "source", *behaviour: str, extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the plugin with streams."""
+    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(SOURCE), name, *behaviour))
     return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
 
 

@@ -15,7 +15,6 @@ from msgspec import Meta, Raw
 from utter_protocol.contracts import METHODS, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import StreamItem, decode_item, encode
-from utter_protocol.methods import SubscribeParams
 from utter_runner.dataplane.streams import Mode  # noqa: TC001 - msgspec resolves the annotations at run time
 from utter_runner.host.upstream import MAX_STREAM_ID, Fed, PluginEpoch, Subscription
 from utter_runner.supervision.dialect import decode_answer
@@ -140,7 +139,9 @@ class Relay:
                     error = refused
             on_open(upstream, error)
 
-        asked = SubscribeParams(method=method, params=params, mode=wanted, window=self._window)
+        asked: dict[str, object] = {"method": method, "params": params, "window": self._window}
+        if wanted is not None:
+            asked["mode"] = wanted
         epoch.asking += 1
         sent = instance.request(SUBSCRIBE, encode(asked), on_reply, timeout=self._timeout)
         number = instance.epoch

@@ -17,6 +17,7 @@ from utter_sdk.client import Client
 
 HOSTILE = Path(__file__).with_name("hostile_plugin.py")
 ASKING = Path(__file__).with_name("asking_plugin.py")
+SOURCE = Path(__file__).with_name("stream_source.py")
 ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
 
 QUIET = """
@@ -89,6 +90,12 @@ class External:
 def asking(name: str, script: Mapping[str, object], extra: str = "") -> str:
     """A `[[plugin]]` entry that runs the asking plugin."""
     words = ", ".join(json.dumps(word) for word in (sys.executable, "-S", "-E", str(ASKING), name, json.dumps(script)))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def source(name: str = "source", *behaviour: str, extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the plugin with streams."""
+    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(SOURCE), name, *behaviour))
     return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
 
 

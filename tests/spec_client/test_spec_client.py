@@ -17,7 +17,7 @@ from support.daemon import Daemon, hostile
 
 PLUGIN = Path(__file__).with_name("plugin.py")
 RECORDING = Path(__file__).parents[1] / "data" / "audio" / "en" / "recorded_next.wav"
-SECRET = "-".join(("correct", "horse", "battery", "staple"))
+WORDS = "correct-horse-battery-staple"
 
 
 def entry(transport: str = "stdio") -> str:
@@ -41,11 +41,11 @@ def invoke(method: str, params: dict[str, Any] | None = None, **more: Any) -> di
 
 
 def test_nothing_is_answered_before_authentication(tmp_path: Path) -> None:
-    with Daemon(tmp_path, f'[socket]\ntoken = "{SECRET}"\n' + entry()) as daemon, connect(daemon) as client:
+    with Daemon(tmp_path, f'[socket]\ntoken = "{WORDS}"\n' + entry()) as daemon, connect(daemon) as client:
         for method in ("runner.status", "runner.plugins", "runner.command", "stream.subscribe", "there.is.none"):
             assert code(client, method) == -32003
         assert code(client, "runner.auth", {"token": "wrong"}) == -32003
-        assert client.call("runner.auth", {"token": SECRET}) == {"ok": True}
+        assert client.call("runner.auth", {"token": WORDS}) == {"ok": True}
         assert client.call("runner.status")["state"] == "ready"
 
 
@@ -206,7 +206,8 @@ def test_explaining_a_decision(tmp_path: Path) -> None:
 
 
 def test_push_to_talk(tmp_path: Path) -> None:
-    config = f'[audio]\nsource = "wav"\nwav_path = "{RECORDING}"\ncues = false\n[hotkeys]\nenabled = false\n[voice]\ntap_ms = 0\n'
+    audio = f'[audio]\nsource = "wav"\nwav_path = "{RECORDING}"\ncues = false\n'
+    config = audio + "[hotkeys]\nenabled = false\n[voice]\ntap_ms = 0\n"
     # It listens, and what it answers at the end is no text.
     ears = hostile("ears", "kind=stt", "provides=stt.transcribe@1")
     with Daemon(tmp_path, config + ears + entry(), quiet=False) as daemon, connect(daemon) as client:

@@ -25,6 +25,9 @@ def entry(transport: str = "stdio") -> str:
     return f'[[plugin]]\nid = "bundle"\ntransport = "{transport}"\nentrypoint = [{words}]\n'
 
 
+TRANSPORTS = pytest.mark.parametrize("transport", ["stdio", "connect", "listen"])
+
+
 def connect(daemon: Daemon) -> SpecClient:
     return SpecClient(str(daemon.socket))
 
@@ -64,8 +67,9 @@ def test_status_plugins_and_validation(tmp_path: Path) -> None:
         assert code(client, "runner.validate_plugin", {"plugin": "nobody"}) == -32005
 
 
-def test_commands(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_commands(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         (result,) = client.call("runner.command", {"utterance": "note café", "context": {}})["results"]
         assert (result["op"], result["ok"]) == ("note", True)
         (result,) = client.call("runner.command", {"utterance": "open HTTPS://Example.org"})["results"]
@@ -82,8 +86,9 @@ def test_commands(tmp_path: Path) -> None:
         assert code(client, "runner.command", {"utterance": 1}) == -32602
 
 
-def test_invoke(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_invoke(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         assert client.call("runner.invoke", invoke("plugin.health")) == {"status": "ok", "detail": ""}
         done = client.call(
             "runner.invoke", invoke("action.invoke", {"op": "note", "args": {"text": "x"}, "provenance": "user"})
@@ -109,8 +114,9 @@ def test_invoke(tmp_path: Path) -> None:
         assert code(client, "there.is.none") == -32601
 
 
-def test_cancel_is_answered_once_and_is_idempotent(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_cancel_is_answered_once_and_is_idempotent(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         waiting = client.request("runner.invoke", invoke("experimental.wait"))
         for request_id in (waiting, waiting, 4711, "none"):
             client.notify("$/cancel", {"id": request_id})
@@ -182,8 +188,23 @@ def test_a_stream(tmp_path: Path, mode: str | None) -> None:
         assert code(client, "stream.subscribe", {"method": "there.is.none"}) == -32601
 
 
-def test_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+@pytest.mark.parametrize("mode", ["lossy", "reliable"])
+def test_a_stream_of_a_plugin(tmp_path: Path, transport: str, mode: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
+        params = {"method": "experimental.count", "params": {"to": 20}, "mode": mode}
+        for _ in range(2):
+            opened = client.call("stream.subscribe", params)
+            assert opened["mode"] == mode
+            items = [client.item(opened["stream_id"]) for _ in range(20)]
+            assert [(item["seq"], item["data"]) for item in items] == [(n, {"number": n}) for n in range(20)]
+            client.notify("stream.ack", {"stream_id": opened["stream_id"], "seq": 19})
+            assert client.call("stream.stop", {"stream_id": opened["stream_id"]}) == {}
+
+
+@TRANSPORTS
+def test_a_restart_is_a_new_epoch(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         stream = client.call("stream.subscribe", {"method": "runner.events"})["stream_id"]
         pid = client.item(stream)["data"]["status"]["plugins"][0]["pid"]
         waiting = client.request("runner.invoke", invoke("experimental.wait"))
@@ -195,6 +216,16 @@ def test_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
         while (event := client.item(stream)["data"])["event"] != "plugin" or event["plugin"]["status"] != "ready":
             pass
         assert event["plugin"]["epoch"] == 2
+
+
+def test_the_context(tmp_path: Path) -> None:
+    window = {"app": "org.example.Editor", "title": "Notes"}
+    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+        for params in ({}, {"sources": []}, {"sources": ["window", "weather"]}):
+            context = client.call("context.snapshot", params)
+            meta = context.pop("meta")
+            assert context == {"window": window}
+            assert (meta["window"]["source"], meta["window"]["provenance"]) == ("bundle", "screen")
 
 
 def test_explaining_a_decision(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 
 from utter_protocol.framing import MAX_FRAME, encode_frame
 
@@ -52,9 +53,14 @@ class FrameTooLargeError(ValueError):
 
 
 class Wire:
-    """Blocking reads for one thread, whole frames out for any."""
+    """Blocking reads for one thread, whole frames out for any.
+
+    Attributes:
+        descriptors: what came with the bytes and nobody has taken yet, in order; pipes carry none. The reading thread owns it.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.descriptors: deque[int] = deque()
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._lock = threading.Lock()

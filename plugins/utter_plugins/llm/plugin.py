@@ -8,12 +8,14 @@ whether it is back; one that answers is never asked without need.
 from __future__ import annotations
 
 import os
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.kinds import LlmChooseParams, LlmChooseResult, LlmCompleteParams, LlmCompleteResult
-from utter_sdk import Plugin
+from utter_protocol.kinds import LlmChooseParams, LlmChooseResult, LlmCompleteParams, LlmCompleteResult, LlmDelta
+from utter_sdk import AsyncStream, Plugin
 
+from .chat import finish_of
 from .settings import Settings, SettingsError, is_local
 
 if TYPE_CHECKING:
@@ -107,6 +109,17 @@ class Llm:
         completion = await self._asked(server.complete_with_logprobs(fields, choosing.TOP_LOGPROBS))
         return question.result(completion.text, completion.logprobs)
 
+    async def delta(self, params: LlmCompleteParams, stream: AsyncStream) -> None:
+        """Send what llm.complete would answer, as it is written."""
+        finish = None
+        async with aclosing(self._ready().pieces(self._fields(params))) as pieces:
+            while (piece := await self._asked(anext(pieces, None))) is not None:
+                for choice in piece.choices[:1]:
+                    finish = choice.finish_reason or finish
+                    if choice.delta.content:
+                        await stream.send(LlmDelta(text=choice.delta.content))
+        await stream.send(LlmDelta(text="", finish=finish_of(finish)))
+
     def _fields(self, params: LlmCompleteParams) -> dict[str, Any]:
         """The request's body, besides the model."""
         settings = self._settings
@@ -182,4 +195,5 @@ def build(env: Mapping[str, str] = os.environ) -> Plugin:
     plugin.on_start(llm.start)
     plugin.method("llm.complete")(llm.complete)
     plugin.method("llm.choose")(llm.choose)
+    plugin.stream("llm.delta")(llm.delta)
     return plugin

@@ -21,7 +21,7 @@ from .chat import ChatError, EventReader, describe_error, read_completion, read_
 from .settings import SettingsError, read_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from .chat import Completion, Piece
     from .settings import Settings
@@ -116,7 +116,7 @@ class Server:
             self._logprobs = False
             return completion
 
-    async def pieces(self, fields: Mapping[str, Any]) -> AsyncIterator[Piece]:
+    async def pieces(self, fields: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
         """Ask for an answer in pieces, as they are written.
 
         Raises:
@@ -124,7 +124,7 @@ class Server:
         """
         model = await self._model_name()
         body = {**self._settings.request, **model, **fields, "stream": True}
-        reader, size = EventReader(), 0
+        reader, size, finished = EventReader(), 0, False
         async with self._answer("POST", "chat/completions", body) as response:
             chunks = response.aiter_raw()
             while not reader.done:
@@ -137,7 +137,10 @@ class Server:
                 except ChatError as error:
                     raise self._broken(error) from None
                 for piece in pieces:
+                    finished = finished or any(choice.finish_reason for choice in piece.choices)
                     yield piece
+                if not chunk and not (finished or reader.done):
+                    raise self._broken(ChatError("it ends in the middle"))
                 if not chunk:
                     return
 

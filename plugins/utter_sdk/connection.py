@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 
@@ -34,11 +34,11 @@ from utter_sdk.streams import METHODS, OpenStreams
 from utter_sdk.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable
 
     from utter_protocol.messages import Message, RequestId
     from utter_sdk.service import Service
-    from utter_sdk.stdio import Wire
 
 _BEFORE_HELLO = frozenset({"protocol.hello", "plugin.describe", "plugin.health"})
 _JUNK_SHOWN = 200
@@ -50,6 +50,22 @@ class _CancelParams(msgspec.Struct):
 
 _decode_invoke = msgspec.json.Decoder(InvokeParams).decode
 _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
+
+
+class Wire(Protocol):
+    """What carries frames: `stdio.Wire`, `sockets.SocketWire`, or a test.
+
+    Attributes:
+        descriptors: what came with the bytes and nobody has taken yet, in order; the reading thread's.
+    """
+
+    descriptors: deque[int]
+
+    def read(self) -> bytes:
+        """Wait for bytes; empty at the end."""
+
+    def send(self, body: bytes) -> None:
+        """Send one frame, whole, from any thread."""
 
 
 class Connection:
@@ -100,7 +116,7 @@ class Connection:
             if junk := decoder.take_junk():
                 log(f"skipped {len(junk)} bytes from the runner that belong to no frame: {junk[:_JUNK_SHOWN]!r}")
             if wire.descriptors:
-                self._drop_unwanted_descriptors()
+                self.drop_unwanted_descriptors()
         decoder.end()
 
     def end(self, reason: str) -> None:
@@ -154,6 +170,13 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
                 log_traceback(error)
 
+    def drop_unwanted_descriptors(self) -> None:
+        """Close what came with a message and belongs to no call; only the reading thread does."""
+        # One that is wanted may be ahead of its frame, which has not arrived whole.
+        while len(self._wire.descriptors) > self.calls.wanted_descriptors:
+            os.close(self._wire.descriptors.pop())
+            log("closed a descriptor that came from the runner although nothing asked for one")
+
     def _add_streams(self, streams: OpenStreams) -> None:
         functions: tuple[Callable[..., object], ...] = (streams.subscribe, streams.acknowledge, streams.stop)
         for name, function in zip(METHODS, functions, strict=True):
@@ -166,12 +189,6 @@ class Connection:
 
     def _next_descriptor(self) -> int:
         return self._wire.descriptors.popleft() if self._wire.descriptors else -1
-
-    def _drop_unwanted_descriptors(self) -> None:
-        # One that is wanted may be ahead of its frame, which has not arrived whole.
-        while len(self._wire.descriptors) > self.calls.wanted_descriptors:
-            os.close(self._wire.descriptors.pop())
-            log("closed a descriptor that came from the runner although nothing asked for one")
 
     def _request(self, request_id: RequestId, name: str, raw: msgspec.Raw) -> None:
         try:

@@ -60,9 +60,10 @@ class Plugin:
         requires: capabilities that others must provide.
         permissions: permission names.
         streams: notifications and streams that it sends by `notify` and `host.emit`, for `plugin.describe`.
+        transport: how it meets the runner, as in its manifest: "stdio", "connect" or "listen".
 
     Raises:
-        ValueError: `name` or `kind` is none.
+        ValueError: `name`, `kind` or `transport` is none.
     """
 
     def __init__(
@@ -75,16 +76,19 @@ class Plugin:
         requires: Iterable[str] = (),
         permissions: Iterable[str] = (),
         streams: Iterable[str] = (),
+        transport: Transport = "stdio",
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"a plugin's name must match ^{_NAME.pattern}$, not {name!r}")
         if kind not in get_args(PluginKind):
             raise ValueError(f"a plugin's kind is one of {', '.join(get_args(PluginKind))}, not {kind!r}")
+        if transport not in get_args(Transport):
+            raise ValueError(f"a plugin's transport is one of {', '.join(get_args(Transport))}, not {transport!r}")
         self.hello = HelloResult(
             protocol=PROTOCOL,
             abi=ABI,
             plugin=PluginInfo(name=name, version=version, kind=kind),
-            transport="stdio",
+            transport=transport,
             provides=list(provides),
             requires=list(requires),
             permissions=list(permissions),
@@ -98,7 +102,7 @@ class Plugin:
         self._op_list: list[Op] = []
         self._announced = list(streams)
         self._host: Host | None = None
-        self._service: Service | None = None
+        self.served_by: Service | None = None
 
     @property
     def host(self) -> Host:
@@ -300,7 +304,7 @@ class Plugin:
         changed = HealthResult(status=status, detail=detail)
         announce = changed != self.current_health
         self.current_health = changed
-        connection = None if self._service is None else self._service.connection
+        connection = None if self.served_by is None else self.served_by.connection
         if announce and connection is not None and connection.greeted:
             connection.notify("plugin.health_changed", changed)
 
@@ -333,22 +337,27 @@ class Plugin:
         return CapabilitiesResult(ops=list(self._op_list))
 
     def run(self) -> NoReturn:
-        """Serve stdin and stdout until stdin ends or SIGTERM arrives; never returns.
+        """Serve the runner until it ends the connection or SIGTERM arrives; never returns.
 
-        Exit code 0 after either, whatever handlers are still doing; `on_cancel` callbacks are called first, `atexit`
+        The transport `stdio` is stdin and stdout. For `connect` and `listen` the socket is UTTER_PLUGIN_SOCKET, else
+        `$XDG_RUNTIME_DIR/utter/plugins/<name>.sock`. A plugin that was not started by the runner waits there for a
+        runner, and for the next one when that has gone. What a connection carried ends with it; on_start hooks run
+        again only if the next runner brings other settings, or if they had failed.
+
+        Exit code 0 after the end, whatever handlers are still doing; `on_cancel` callbacks are called first, `atexit`
         functions are not. A handler that raises `SystemExit` ends the process with its code (125: do not restart).
-        Started by hand on a terminal it says what it is and exits with 2.
+        Started by hand on a terminal, a `stdio` plugin says what it is and exits with 2.
         """
         from utter_sdk.server import Server, refuse_terminal  # noqa: PLC0415 - those who only test or list do not serve
 
         refuse_terminal(self)
-        self._service = server = Server(self)
+        self.served_by = server = Server(self)
         server.run()
 
     def _connection(self, what: str) -> Connection:
-        if self._service is None:
+        if self.served_by is None:
             raise RuntimeError(f"{what}: the plugin is not running; call it from handlers or on_start")
-        return self._service.greeted_connection(what)
+        return self.served_by.greeted_connection(what)
 
 
 def _lane(blocking: bool | str) -> str | None:

@@ -1,7 +1,7 @@
 """Serving a plugin in a process of its own: its wire, its signals, its end.
 
-Rules here: the process ends with its connection, whatever handlers are doing; `on_cancel` callbacks are called first,
-and nothing more is written to the runner.
+Rules here: the process ends with its connection, whatever handlers are doing, unless somebody else than the runner
+started it; `on_cancel` callbacks are called first, and nothing more is written to the runner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from utter_protocol.framing import FramingError
 from utter_sdk.connection import Connection, exit_code
@@ -21,12 +22,14 @@ from utter_sdk.service import Service
 from utter_sdk.stdio import log, take_over
 
 if TYPE_CHECKING:
-    from utter_sdk.plugin import Plugin
+    from utter_sdk.connection import Wire
+    from utter_sdk.plugin import Plugin, Transport
+    from utter_sdk.sockets import Endpoint, SocketWire
 
 
 def refuse_terminal(plugin: Plugin) -> None:
-    """Exit with 2 and an explanation if stdin is a terminal."""
-    if not os.isatty(0):
+    """Exit with 2 and an explanation if frames would come from a terminal."""
+    if plugin.hello.transport != "stdio" or not os.isatty(0):
         return
     log(
         f"{plugin.hello.plugin.name} is a plugin for utter-runner. It speaks JSON-RPC in Content-Length frames on\n"
@@ -41,15 +44,15 @@ class Server(Service):
 
     def __init__(self, plugin: Plugin) -> None:
         super().__init__(plugin, Lanes())
+        self._endpoint: Endpoint | None = None
+        self._wire: SocketWire | None = None
 
     def run(self) -> NoReturn:
-        """Serve until the end of stdin, then end the process."""
+        """Serve until there is no more runner to expect, then end the process."""
         code = 1
         try:
             self.prepare()
-            self.connection = Connection(self, take_over())
-            self._take_signals()
-            code = self._serve(self.connection)
+            code = self._run_stdio() if self.plugin.hello.transport == "stdio" else self._run_sockets()
         except SystemExit as stop:
             code = exit_code(stop)
         except BaseException as error:  # noqa: BLE001 - the process ends here in any case; stderr must say why
@@ -62,23 +65,62 @@ class Server(Service):
         for callback in () if connection is None else connection.requests.cancel_all(waits=False):
             with suppress(Exception):
                 callback()
+        if self._endpoint is not None:
+            self._endpoint.close()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
         # Worker threads may sit in C code for as long as they like, and an orderly exit would wait for some of them.
         os._exit(code)
 
-    def broken(self, connection: Connection) -> None:
-        """Nobody reads any more: the same as the end of stdin."""
-        del connection
-        self.end(0)
+    def start(self, settings: dict[str, Any]) -> None:
+        """Run the start hooks; and let whoever has said hello take their time from now on."""
+        if self._wire is not None:
+            self._wire.deadline = None
+        super().start(settings)
 
-    def _serve(self, connection: Connection) -> int:
+    def broken(self, connection: Connection) -> None:
+        """Nobody reads any more: the same as the end of what they send."""
+        del connection
+        if self._endpoint is None or self._endpoint.spawned:
+            self.end(0)
+        if self._wire is not None:
+            self._wire.hang_up()
+
+    def _run_stdio(self) -> int:
+        wire = take_over()
+        self._take_signals()
+        return self._serve(wire)
+
+    def _run_sockets(self) -> int:
+        from utter_sdk.sockets import Endpoint  # noqa: PLC0415 - most plugins talk over stdin and stdout
+
+        hello = self.plugin.hello
+        self._endpoint = endpoint = Endpoint(hello.plugin.name, cast("Transport", hello.transport), os.environ)
+        endpoint.take_over(partial(self.end, 0))
+        self._take_signals()
+        while True:
+            self._wire = wire = endpoint.next()
+            code = self._serve(wire)
+            if endpoint.spawned:
+                return code
+            connection = self.connection
+            greeted = connection is not None and connection.greeted
+            self.connection = None
+            if connection is not None:
+                connection.end("the runner has gone")
+            wire.close()
+            endpoint.over(greeted=greeted)
+
+    def _serve(self, wire: Wire) -> int:
+        self.connection = connection = Connection(self, wire)
         try:
             connection.serve()
         except FramingError as error:
             log(f"the runner broke the framing ({error.kind}): {error.message}")
             return 1
+        except OSError as error:
+            log(f"the connection to the runner broke: {error.strerror}")
         return 0
 
     def _take_signals(self) -> None:

@@ -95,7 +95,7 @@ def test_requests_of_the_plugin_are_refused_not_ignored() -> None:
         "sys.stdout.flush(); os.write(2, os.read(0, 1000))"
     )
     with PluginProcess(script("import os; " + code), handshake=False) as process:
-        process.wait_stderr("host.context: the test harness serves no requests")
+        process.wait_stderr("host.context: the test serves no such request")
 
 
 def test_errors_are_raised(run_plugin: RunPlugin) -> None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_PLAYERS = 32
 MAX_TEXT = 300
 """How many characters of a title, a name or the artists are kept."""
+FIRST_PAUSE_S = 1.0
+"""How long after the bus went away it is looked for again; then twice as long, and so on."""
+LONGEST_PAUSE_S = 60.0
 _STATUS = {"Playing": "playing", "Paused": "paused"}
 _RANK = {"playing": 0, "paused": 1, "stopped": 2}
 _BUS = "org.freedesktop.DBus"
@@ -205,14 +208,30 @@ class PlayerWatch:
         self._known.wait()
 
     def _run(self) -> None:
+        """Watch. Without a bus this ends, and whoever asks starts it again; one that was there is waited for."""
+        was_there, pause = False, FIRST_PAUSE_S
+        while True:
+            if self._watch_once(again=was_there):
+                was_there, pause = True, FIRST_PAUSE_S
+            elif not was_there:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _watch_once(self, *, again: bool) -> bool:
+        """Watch until there is no bus; return whether there was one."""
+        connected = False
         try:
             with SessionBus(self._env) as bus:
+                connected = True
                 self._watch(bus)
         except Failure as failure:
-            self._log(f"The media players are not watched: {failure}")
+            if connected or not again:
+                self._log(f"The media players are not watched: {failure}")
             self._changed(None)
         finally:
             self._known.set()
+        return connected
 
     def _watch(self, bus: SessionBus) -> None:
         table, last = PlayerTable(), None

@@ -24,6 +24,7 @@ from .voice import MAX_TEXT, VOICE, Speech, clean, find_program
 
 MISSING = "The program espeak-ng is not installed. Install the package espeak-ng; the next sentence is spoken then."
 
+AUDIO = "tts.audio"
 LEAD_S = 5.0
 """How far a lossy stream may be ahead of the time that it takes to hear it; more could get lost on the way."""
 
@@ -37,13 +38,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         voice: a name from `espeak-ng --voices`, used where a request names none.
         rate: words per minute.
         volume: 100 is the program's usual volume.
-        output: "play" through the default audio device, or "none", which does all the work and plays nothing.
+        output: "runner" hands the speech over as `tts.audio`, "play" plays it through the default audio device, "none"
+            does all the work and plays nothing. What is asked of `tts.speak` is played here in the first two.
     """
 
     voice: Annotated[str, msgspec.Meta(pattern=VOICE)] = "en"
     rate: Annotated[int, msgspec.Meta(ge=80, le=450)] = 175
     volume: Annotated[int, msgspec.Meta(ge=0, le=200)] = 100
-    output: Literal["play", "none"] = "play"
+    output: Literal["runner", "play", "none"] = "runner"
 
 
 class Params(SpeakParams, kw_only=True):
@@ -76,8 +78,11 @@ class _State:
 
 @plugin.on_start
 def start(settings: Settings) -> None:
-    """Keep the settings; find out whether there is an espeak-ng."""
+    """Keep the settings; offer the stream or not, before anybody asks; find out whether there is an espeak-ng."""
     _State.settings = settings
+    plugin.streams.pop(AUDIO, None)
+    if settings.output == "runner":
+        plugin.streams[AUDIO] = _audio
     if find_program() is None:
         plugin.health("degraded", MISSING)
 
@@ -102,7 +107,7 @@ def speak(params: Params) -> Spoken:
             voice=params.voice or settings.voice,
             rate=settings.rate,
             volume=settings.volume,
-            play=settings.output == "play",
+            play=settings.output != "none",
         )
     except OSError as error:
         raise _failed(f"espeak-ng cannot be started: {error.strerror}.") from None
@@ -115,7 +120,7 @@ def speak(params: Params) -> Spoken:
     return Spoken(spoken=True, duration_ms=round((time.monotonic() - started) * 1000))
 
 
-@plugin.stream("tts.audio")
+@plugin.stream(AUDIO)
 def audio(params: Params, stream: Stream) -> None:
     """Send a text as samples; the first item has the format. A text without anything to say has no items.
 
@@ -145,6 +150,9 @@ def audio(params: Params, stream: Stream) -> None:
                 sent += len(piece)
         except SynthesisError as error:
             raise _failed(str(error)) from None
+
+
+_audio = plugin.streams[AUDIO]
 
 
 def pause(sent_s: float, elapsed_s: float) -> float:

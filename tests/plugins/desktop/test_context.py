@@ -83,6 +83,10 @@ def media(process: PluginProcess) -> Any:
     return process.call("context.snapshot")["media"]
 
 
+def socket_of(bus: PrivateBus) -> Path:
+    return Path(bus.address.partition("path=")[2].partition(",")[0])
+
+
 def announced(process: PluginProcess) -> Any:
     """The players of the next announcement."""
     (changed,) = process.notification("context.changed").values()
@@ -187,6 +191,11 @@ def test_the_bus_that_goes_away_takes_the_field_with_it(tmp_path: Path) -> None:
             process.wait_stderr("The media players are not watched: The session bus went away")
             assert process.call("context.snapshot") == {}
             assert process.call("plugin.health")["status"] == "ok"
+            # It is looked for, because nobody asks a plugin again that announces its changes.
+            (tmp_path / "again").mkdir()
+            with PrivateBus(tmp_path / "again") as late:
+                socket_of(late).rename(socket_of(bus))
+                assert announced(process) == []
 
 
 def test_without_a_bus_there_is_nothing_to_tell(tmp_path: Path) -> None:
@@ -195,7 +204,7 @@ def test_without_a_bus_there_is_nothing_to_tell(tmp_path: Path) -> None:
         assert process.call("context.snapshot") == {}
         process.wait_stderr("The media players are not watched: The session bus at ")
         with PrivateBus(tmp_path) as late:
-            (tmp_path / "bus").symlink_to(late.address.partition("path=")[2].partition(",")[0])
+            (tmp_path / "bus").symlink_to(socket_of(late))
             with Player(late, "vlc", title="Late"):
                 assert media(process) == [entry("vlc", title="Late")]
 

@@ -99,7 +99,11 @@ def until_closed(process: PluginProcess, stream_id: str) -> tuple[list[dict[str,
     return [item["data"] for item in items], str(reason["reason"])
 
 
-def test_it_is_listed(fake: Fake) -> None:
+@pytest.mark.parametrize(("output", "streams"), [("runner", ["tts.audio"]), ("play", []), ("none", [])])
+def test_it_is_listed_if_the_runner_is_to_play(fake: Fake, output: str, streams: list[str]) -> None:
+    with fake.plugin(output=output) as process:
+        assert process.description.streams == streams
+        assert ("stream.subscribe" in process.description.methods) is bool(streams)
     with fake.plugin() as process:
         assert process.description.streams == ["tts.audio"]
 

@@ -100,6 +100,7 @@ class Client:
         self.closed = trio.Event()
         self._ids = count(1)
         self._change = trio.Event()
+        self._sending = trio.Lock()
 
     async def read(self) -> None:
         """Take what arrives until the end."""
@@ -142,12 +143,16 @@ class Client:
         """Send a request; return its id."""
         request_id = next(self._ids)
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}, **more}
-        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+        await self._write(message)
         return request_id
 
     async def notify(self, method: str, params: Any) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+        await self._write(message)
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        async with self._sending:
+            await self.stream.send_all(encode_frame(json.dumps(message).encode()))
 
     async def reply(self, request: dict[str, Any], result: Any) -> None:
         """Answer a request of the runner; an RpcError is answered as one."""
@@ -157,7 +162,7 @@ class Client:
             else {"result": result}
         )
         body = {"jsonrpc": "2.0", "id": request["id"], **member}
-        await self.stream.send_all(encode_frame(json.dumps(body).encode()))
+        await self._write(body)
 
     async def result(self, request_id: int) -> Any:
         """The result of a request, or its error raised."""

@@ -116,10 +116,13 @@ class Instance:
         self.junk_bytes = 0
         self.late_replies = 0
         self.missing: tuple[str, ...] = ()
+        self.refusal: RpcError | None = None
+        """Why the last epoch was not admitted, if that was decided."""
         self.started_at = 0.0
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None
         self.ended = trio.Event()
+        self._warned: set[str] = set()
         self.works: dict[RequestId, Work] = {}
         """What the requests in flight of this epoch are part of, as far as that was said."""
         self._health: HealthResult | None = None
@@ -228,7 +231,10 @@ class Instance:
             # It changed while the handshake was under way.
             self.note_health(self._health)
         for warning in self.handshake.warnings:
-            logger.warning("%s: %s", self.id, warning)
+            # Said once, and not again by every epoch.
+            if warning not in self._warned:
+                self._warned.add(warning)
+                logger.warning("%s: %s", self.id, warning)
 
     async def health(self) -> HealthResult:
         """Ask whether it is well. Raises RpcError."""

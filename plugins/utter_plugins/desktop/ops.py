@@ -23,11 +23,13 @@ from .failure import Failure
 from .launch import OPENER_WATCH_S, app_argv, start_detached
 from .opener import DEFAULT_OPENER, EXIT_CODES, open_argv
 from .players import PlayerWatch
+from .windows import WindowWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .entries import Entry
+    from .watch import Watch
 
 VERSION = "0.1.0"
 PROVIDES = [
@@ -232,17 +234,23 @@ def build(env: Mapping[str, str] = os.environ) -> Plugin:
 
     def refresh() -> None:
         if not desktop.settings.dry_run:
-            watch.start()
-            watch.wait()
+            for watch in watches:
+                watch.start()
+            for watch in watches:
+                watch.wait()
 
     context = DesktopContext(plugin, refresh)
-    watch = PlayerWatch(env, lambda media: context.set("media", media), plugin.log)
+    windows = WindowWatch(env, context.set, plugin.log)
+    watches: list[Watch[Any]] = [PlayerWatch(env, lambda media: context.set("media", media), plugin.log)]
+    if windows.wanted:
+        watches.append(windows)
 
     @plugin.on_start
     def started(settings: Settings) -> None:
         desktop.settings = settings
         if not settings.dry_run:
-            watch.start()
+            for watch in watches:
+                watch.start()
 
     plugin.method("context.snapshot", blocking="context")(context.snapshot)
     plugin.stream("context.live")(context.live)

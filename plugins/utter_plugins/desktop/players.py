@@ -8,14 +8,13 @@ Source: MPRIS D-Bus Interface Specification 2.2.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import mpris
-from .bus import CALL_TIMEOUT_S, SessionBus
-from .failure import Failure
+from .bus import SessionBus
+from .watch import KNOWN_S, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 MAX_PLAYERS = 32
 MAX_TEXT = 300
 """How many characters of a title, a name or the artists are kept."""
-FIRST_PAUSE_S = 1.0
-"""How long after the bus went away it is looked for again; then twice as long, and so on."""
-LONGEST_PAUSE_S = 60.0
 _STATUS = {"Playing": "playing", "Paused": "paused"}
 _RANK = {"playing": 0, "paused": 1, "stopped": 2}
 _BUS = "org.freedesktop.DBus"
@@ -175,7 +171,7 @@ def _text(value: Any) -> str:
     return ", ".join(part for part in parts if isinstance(part, str) and part)[:MAX_TEXT]
 
 
-class PlayerWatch:
+class PlayerWatch(Watch[SessionBus]):
     """Watches the players as long as there is a session bus.
 
     Args:
@@ -188,65 +184,33 @@ class PlayerWatch:
     def __init__(
         self, env: Mapping[str, str], changed: Callable[[Media | None], None], log: Callable[[str], None]
     ) -> None:
+        super().__init__("The media players", log)
         self._env = env
         self._changed = changed
-        self._log = log
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._known = threading.Event()
 
-    def start(self) -> None:
-        """Watch, also again after the bus was gone; at once."""
-        with self._starting:
-            if self._thread is None or not self._thread.is_alive():
-                self._known.clear()
-                self._thread = threading.Thread(target=self._run, name="player-watch", daemon=True)
-                self._thread.start()
+    def connect(self) -> SessionBus:
+        """Return a connection to the session bus."""
+        return SessionBus(self._env)
 
-    def wait(self) -> None:
-        """Wait until the players that are there have answered, or for `CALL_TIMEOUT_S` after the start."""
-        self._known.wait()
+    def lost(self) -> None:
+        """Tell that nobody knows the players."""
+        self._changed(None)
 
-    def _run(self) -> None:
-        """Watch. Without a bus this ends, and whoever asks starts it again; one that was there is waited for."""
-        was_there, pause = False, FIRST_PAUSE_S
-        while True:
-            if self._watch_once(again=was_there):
-                was_there, pause = True, FIRST_PAUSE_S
-            elif not was_there:
-                return
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-
-    def _watch_once(self, *, again: bool) -> bool:
-        """Watch until there is no bus; return whether there was one."""
-        connected = False
-        try:
-            with SessionBus(self._env) as bus:
-                connected = True
-                self._watch(bus)
-        except Failure as failure:
-            if connected or not again:
-                self._log(f"The media players are not watched: {failure}")
-            self._changed(None)
-        finally:
-            self._known.set()
-        return connected
-
-    def _watch(self, bus: SessionBus) -> None:
+    def watch(self, source: SessionBus) -> None:
+        """Tell the players, and each change."""
         table, last = PlayerTable(), None
         questions = table.begin()
-        deadline = time.monotonic() + CALL_TIMEOUT_S
+        deadline = time.monotonic() + KNOWN_S
         while True:
             for message, name, what in questions:
-                table.sent(bus.send(message), name, what)
+                table.sent(source.send(message), name, what)
             if table.complete:
                 media = table.media()
                 if media != last:
                     self._changed(media)
                     last = media
-                self._known.set()
+                self.known()
             try:
-                questions = table.take(bus.receive(None if table.complete else deadline - time.monotonic()))
+                questions = table.take(source.receive(None if table.complete else deadline - time.monotonic()))
             except TimeoutError:
                 questions, table.complete = iter(()), True

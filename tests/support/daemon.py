@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from utter_sdk.client import Client
 
@@ -163,6 +163,21 @@ class Daemon:
     def client(self, token: str | None = None) -> Client:
         """A connected client."""
         return Client.connect(str(self.socket), token=token)
+
+    def wait_plugin(self, name: str, status: str, *, epoch: int = 0, timeout: float = 30.0) -> dict[str, Any]:
+        """Wait until a plugin has a status, in this epoch or a later one; return what `runner.plugins` says of it."""
+        with self.client() as client, client.subscribe("runner.events") as events:
+            # The whole state comes first, so that nothing is missed.
+            found: list[dict[str, Any]] = []
+            while not found:
+                event = events.get(timeout)
+                plugins = event["status"]["plugins"] if event["event"] == "state" else [event.get("plugin")]
+                found = [
+                    one
+                    for one in plugins
+                    if isinstance(one, dict) and (one["id"], one["status"]) == (name, status) and one["epoch"] >= epoch
+                ]
+            return found[0]
 
     def __enter__(self) -> Self:
         self.start()

@@ -32,6 +32,7 @@ from utter_protocol.messages import (
 )
 from utter_protocol.methods import StreamData, SubscribeResult
 from utter_sdk.runner_socket import RunnerUnavailable, connect, default_socket_path
+from utter_sdk.streams import StreamClosed
 
 if TYPE_CHECKING:
     import socket
@@ -40,16 +41,23 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
 
-__all__ = ["Client", "RunnerUnavailable", "Subscription", "default_socket_path"]
+__all__ = ["Client", "RunnerUnavailable", "StreamClosed", "Subscription", "default_socket_path"]
 
 MAX_QUEUED = 4096
 _EARLY_STREAMS = 64
 _READ_SIZE = 256 * 1024
 _SEND_TIMEOUT = 30.0
+# The reason of a stream that has come to its end, as plugins and the runner give it.
+_COMPLETE = "end"
 
 
 class _CancelParams(msgspec.Struct):
     id: int | str
+
+
+class _ClosedParams(msgspec.Struct):
+    stream_id: str
+    reason: str = ""
 
 
 def _refuse(method: object, _params: dict[str, Any]) -> NoReturn:
@@ -82,6 +90,7 @@ class Client:
         self._streams: dict[str, Subscription] = {}
         self._subscribing = 0
         self._early: dict[str, deque[StreamData]] = {}
+        self._early_ends: dict[str, str] = {}
 
     @classmethod
     def connect(cls, path: str | None = None, token: str | None = None, *, timeout: float = 5.0) -> Self:
@@ -202,12 +211,15 @@ class Client:
             stream = self._streams[answer.stream_id] = Subscription(self, method, answer)
             for item in self._early.pop(answer.stream_id, ()):
                 stream.put(item)
+            if answer.stream_id in self._early_ends:
+                stream.end(self._early_ends[answer.stream_id])
         except msgspec.ValidationError as error:
             raise RpcError(ErrorCode.INTERNAL_ERROR, f"stream.subscribe: a malformed answer: {error}") from None
         finally:
             self._subscribing -= 1
             if not self._subscribing:
                 self._early.clear()
+                self._early_ends.clear()
         return stream
 
     def wait_stream(self, stream: Subscription, timeout: float | None) -> None:
@@ -281,6 +293,9 @@ class Client:
             if method == "$/cancel":
                 self._withdraw(msgspec.json.decode(params, type=_CancelParams).id)
                 return
+            if method == "stream.closed":
+                self._end_stream(msgspec.json.decode(params, type=_ClosedParams))
+                return
             item = msgspec.json.decode(params, type=StreamData)
         except msgspec.ValidationError:
             return
@@ -290,6 +305,13 @@ class Client:
         elif self._subscribing and (item.stream_id in self._early or len(self._early) < _EARLY_STREAMS):
             # Data may overtake the answer that tells its stream's id.
             self._early.setdefault(item.stream_id, deque(maxlen=MAX_QUEUED)).append(item)
+
+    def _end_stream(self, closed: _ClosedParams) -> None:
+        stream = self._streams.pop(closed.stream_id, None)
+        if stream is not None:
+            stream.end(closed.reason)
+        elif self._subscribing and len(self._early_ends) < _EARLY_STREAMS:
+            self._early_ends[closed.stream_id] = closed.reason
 
     def _withdraw(self, request_id: RequestId) -> None:
         for message in self._asked:
@@ -353,6 +375,7 @@ class Subscription:
         method: its name.
         mode: "lossy" or "reliable".
         missed: how many items the runner or this client dropped, counted by gaps in `seq` (lossy streams only).
+        reason: why it has ended, as `stream.closed` says; None while it has not.
     """
 
     def __init__(self, client: Client, method: str, answer: SubscribeResult) -> None:
@@ -360,6 +383,7 @@ class Subscription:
         self.method = method
         self.mode = answer.mode
         self.missed = 0
+        self.reason: str | None = None
         self._client = client
         self._items: deque[StreamData] = deque(maxlen=MAX_QUEUED)
         self._last_seq: int | None = None
@@ -377,14 +401,20 @@ class Subscription:
         return self
 
     def __next__(self) -> Any:
+        """Return the next item's data; a stream that is complete, or was closed here, stops the iteration."""
         if not self._open:
             raise StopIteration
-        return self.get(None)
+        try:
+            return self.get(None)
+        except StreamClosed as closed:
+            if closed.reason == _COMPLETE:
+                raise StopIteration from None
+            raise
 
     @property
     def ready(self) -> bool:
-        """Whether `get` returns at once."""
-        return bool(self._items)
+        """Whether `get` does not wait."""
+        return bool(self._items) or self.reason is not None
 
     def get(self, timeout: float | None) -> Any:
         """Return the next item's data.
@@ -394,9 +424,12 @@ class Subscription:
 
         Raises:
             TimeoutError: nothing came.
+            StreamClosed: nothing more will come; its reason is "end" when the stream is complete.
             RunnerUnavailable: the runner went away.
         """
         self._client.wait_stream(self, timeout)
+        if not self._items:
+            raise StreamClosed(self.reason or "")
         item = self._items.popleft()
         if self._last_seq is not None:
             self.missed += max(0, item.seq - self._last_seq - 1)
@@ -409,9 +442,14 @@ class Subscription:
         """Queue an item that arrived; for `Client`. Of more than `MAX_QUEUED` the oldest are dropped."""
         self._items.append(item)
 
+    def end(self, reason: str) -> None:
+        """Take the news that nothing more will come; for `Client`."""
+        self.reason = reason
+
     def close(self) -> None:
         """Stop the stream. Idempotent."""
         if self._open:
             self._open = False
             self._items.clear()
-            self._client.stop(self)
+            if self.reason is None:
+                self._client.stop(self)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_protocol.packages import user_directories
 from utter_runner import __version__
-from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
+from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
 from utter_runner.supervision.settings import settings_problems
@@ -75,7 +75,7 @@ def plugin_specs(
         if not entry.enabled:
             continue
         try:
-            spec = resolve(entry, directories)
+            spec = resolve(entry, directories, environ=environ, runner_socket=config.runner.socket_path)
         except ResolveError as error:
             problems.append(str(error))
             continue
@@ -94,8 +94,9 @@ def _place(config: Config, position: int, key: Sequence[str | int]) -> str:
 def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
     """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
     for spec in specs:
-        with suppress(SpawnError):
-            launched[spec.id] = launch(spec, 1, os.environ)
+        if spec.spawn:
+            with suppress(SpawnError):
+                launched[spec.id] = launch(spec, 1, os.environ)
 
 
 def _log_stream() -> TextIO:
@@ -163,8 +164,10 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
         gc.enable()
         return daemon.serve(config, endpoint, specs, launched, problems)
     finally:
-        for process, _mark in launched.values():
+        for process, _mark, plugin_endpoint in launched.values():
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            if plugin_endpoint is not None:
+                plugin_endpoint.close()

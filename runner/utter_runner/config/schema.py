@@ -114,6 +114,10 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     kind: PluginKind | None = None
     runtime: Literal["subprocess", "wasm", "native"] | None = None
     transport: Literal["stdio", "connect", "listen"] | None = None
+    spawn: bool = True
+    """Whether the runner starts it; if not, it waits on the plugin's socket until somebody else has."""
+    allow_binaries: Annotated[list[FilePath], Meta(min_length=1)] | None = None
+    """The executables that may attach as a plugin that somebody else starts; None is any of this user."""
     entrypoint: Annotated[list[Text], Meta(min_length=1)] | None = None
     provides: list[Text] = []
     requires: list[Text] = []
@@ -165,6 +169,8 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 60_000
     stall_ms: Annotated[int, Meta(ge=100, le=60_000)] = 500
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
+    speak: Literal["off", "problems", "all"] = "off"
+    """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

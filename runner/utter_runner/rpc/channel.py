@@ -1,13 +1,19 @@
 """Bytes in and out over a pair of descriptors that never block: the transport under a peer.
 
 Rules here: the channel owns its descriptors and closes each exactly once; reading takes at most 64 KiB a turn; what is
-written in one turn leaves in one system call, and only what the kernel refused waits for writability.
+written in one turn leaves in one system call, and only what the kernel refused waits for writability; a write that
+fails says nothing of what arrived before, which stays readable.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import sys
+import termios
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from utter_runner.rpc.reactor import HANGUP, READABLE, WRITABLE, Reactor
@@ -29,7 +35,7 @@ class Channel:
         on_data: called with bytes that arrived, in a reactor turn.
         on_end: called once when no more bytes will come; the argument says whether the other side is gone for good
             (hang-up, error) or merely closed its sending half.
-        on_broken: called once when writing has become impossible.
+        on_broken: called once when writing has become impossible. Reading goes on; `read_rest` bounds it.
 
     Raises:
         OSError: a descriptor cannot be waited for; both are closed then.
@@ -55,6 +61,8 @@ class Channel:
         self._blocked = False
         self._read_ended = False
         self._paused = False
+        # How many bytes are still read before the end, once `read_rest` has been called.
+        self._left: int | None = None
         self._registered: dict[int, int] = {}
         self._close_when_flushed = False
         self.closed = False
@@ -76,6 +84,13 @@ class Channel:
         if self._paused != paused and not self._read_ended and not self.closed:
             self._paused = paused
             self._update_interest(self._read_fd)
+            self._end_if_read()
+
+    def read_rest(self) -> None:
+        """Read what has arrived by now and no more, then report the end: the other side is known to be gone."""
+        if self._left is None and not (self._read_ended or self.closed):
+            self._left = _unread(self._read_fd)
+            self._end_if_read()
 
     def write(self, data: bytes) -> None:
         """Queue `data`; it leaves at the end of this turn, or at once outside of one. Dropped on a broken channel."""
@@ -106,22 +121,36 @@ class Channel:
         self.queued = 0
 
     def close_writing(self) -> None:
-        """Give the other side end-of-file on a channel of two pipes (a stdio plugin's stdin).
-
-        What the kernel does not take now is dropped.
-        """
-        if self._write_fd < 0 or self._write_fd == self._read_fd:
+        """Give the other side end-of-file, and go on reading. What the kernel does not take now is dropped."""
+        if self._write_fd < 0:
             return
         self._flush()
         if self._write_fd < 0:
             # The last flush found the other side gone, and the owner closed the channel.
             return
+        self._out.clear()
+        self.queued = 0
+        if self._write_fd == self._read_fd:
+            self._close_sending_half()
+            return
         fd, self._write_fd = self._write_fd, -1
         self.broken = True
         self._forget(fd)
         os.close(fd)
-        self._out.clear()
-        self.queued = 0
+
+    def _close_sending_half(self) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        self._blocked = False
+        connection = socket.socket(fileno=self._write_fd)
+        try:
+            with suppress(OSError):
+                # It fails when the other side is gone, which reading will tell.
+                connection.shutdown(socket.SHUT_WR)
+        finally:
+            connection.detach()
+        self._update_interest(self._read_fd)
 
     def _interest(self, fd: int, events: int) -> None:
         known = self._registered.get(fd)
@@ -165,16 +194,26 @@ class Channel:
                 self._end(gone=True)
 
     def _read(self, events: int) -> None:
+        left = self._left
         try:
-            data = os.read(self._read_fd, READ_SIZE)
+            data = os.read(self._read_fd, READ_SIZE if left is None else min(READ_SIZE, left))
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if data:
-            self._on_data(data)
-        else:
-            self._end(gone=bool(events & HANGUP))
+        if not data:
+            self._end(gone=bool(events & HANGUP) or left is not None)
+            return
+        if left is not None:
+            self._left = left - len(data)
+        self._on_data(data)
+        if left is not None:
+            self._end_if_read()
+
+    def _end_if_read(self) -> None:
+        # Who paused has something yet to handle and would take what it holds for cut off.
+        if self._left == 0 and not (self._paused or self._read_ended or self.closed):
+            self._end(gone=True)
 
     def _end(self, *, gone: bool) -> None:
         self._read_ended = True
@@ -240,7 +279,16 @@ class Channel:
         self.broken = True
         self._out.clear()
         self.queued = 0
-        self._forget(self._write_fd)
+        self._blocked = False
+        self._update_interest(self._write_fd)
         if self._close_when_flushed:
             self.close()
         self._on_broken()
+
+
+def _unread(fd: int) -> int:
+    """Return how many bytes the kernel holds for a reader of `fd`, a pipe or a socket."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0

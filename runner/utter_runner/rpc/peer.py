@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import outcome
@@ -19,7 +19,7 @@ import trio
 from msgspec import UNSET, Raw
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.framing import MAX_FRAME, MAX_HEADER, MAX_JUNK, FrameDecoder, FramingError, encode_frame
+from utter_protocol.framing import FrameDecoder, FramingError, encode_frame
 from utter_protocol.messages import (
     EMPTY_OBJECT,
     InvalidMessage,
@@ -28,12 +28,21 @@ from utter_protocol.messages import (
     decode_error,
     decode_message,
     encode,
-    error_body,
     notification_body,
     request_body,
     result_body,
 )
 from utter_runner.rpc.channel import Channel
+from utter_runner.rpc.interface import (
+    TIMEOUT_CAP,
+    Handler,
+    Limits,
+    OnReply,
+    bound_error,
+    error_answer,
+    guarded,
+    internal_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,43 +50,14 @@ if TYPE_CHECKING:
     from utter_runner.rpc.deadlines import Deadline, Deadlines
     from utter_runner.rpc.reactor import Reactor
 
+__all__ = ["TIMEOUT_CAP", "Handler", "Limits", "OnReply", "Peer"]
+
 logger = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN = 64
-TIMEOUT_CAP = 60.0
 FLUSH_SECONDS = 5.0
-_SHORT_MESSAGE = 200
 
 _null = Raw(b"null")
-
-# Called with the result, or with None and the error.
-OnReply: TypeAlias = "Callable[[Raw | None, RpcError | None], None]"
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one peer, in bytes and counts (PROTOCOL.md, "Bounds")."""
-
-    max_frame: int = MAX_FRAME
-    max_header: int = MAX_HEADER
-    max_junk: int = MAX_JUNK
-    max_in_flight: int = 1024
-    max_queued_bytes: int = 32 * 1024 * 1024
-
-
-class Handler(Protocol):
-    """Who answers what arrives at a peer. Everything here is called in a reactor turn and must not block."""
-
-    def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
-        """Answer with `peer.reply*` now or later, or raise `RpcError`."""
-
-    def on_notification(self, peer: Peer, method: str, params: Raw) -> None:
-        """Take note. Errors have nowhere to go: they are logged."""
-
-    def on_junk(self, peer: Peer, junk: bytes) -> None:
-        """Bytes stood before a frame that belong to none."""
-
-    def on_closed(self, peer: Peer, reason: str) -> None:
-        """The peer is gone; it is called exactly once, after every callback of requests in flight."""
 
 
 class _Outgoing(NamedTuple):
@@ -121,6 +101,7 @@ class Peer:
         self._closed = False
         self._read_ended = False
         self._behind = False
+        self._end_reason = "end of file"
         self.late_replies = 0
         self.junk_bytes = 0
         self.channel = Channel(
@@ -129,7 +110,7 @@ class Peer:
             write_fd,
             on_data=self._on_data,
             on_end=self._on_end,
-            on_broken=partial(self.close, "the other side closed the connection"),
+            on_broken=self._on_broken,
         )
 
     # ---- requests of this end
@@ -143,6 +124,15 @@ class Peer:
     def in_flight(self) -> int:
         """How many requests of this end wait for an answer."""
         return len(self._outgoing)
+
+    @property
+    def serving(self) -> int:
+        """How many requests of the other end wait for an answer."""
+        return len(self._incoming)
+
+    def waits_for(self, request_id: RequestId) -> bool:
+        """Whether a request of this end is in flight."""
+        return request_id in self._outgoing
 
     def request(
         self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float = TIMEOUT_CAP
@@ -160,7 +150,7 @@ class Peer:
         body = request_body(request_id, method, params)
         refusal = self._refusal(len(body))
         if refusal is not None:
-            _guarded(on_reply, None, refusal)
+            guarded(on_reply, None, refusal)
             return request_id
         at = trio.current_time() + min(timeout, TIMEOUT_CAP)
         deadline = self._deadlines.add(at, partial(self._on_timeout, request_id, timeout))
@@ -173,7 +163,7 @@ class Peer:
         pending = self._take(request_id)
         if pending is not None:
             self._send_cancel(request_id)
-            _guarded(pending.on_reply, None, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
+            guarded(pending.on_reply, None, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
 
     async def call(self, method: str, params: object = None, *, timeout: float = TIMEOUT_CAP) -> Raw:
         """Send a request and wait for its result; cancelling the wait sends `$/cancel`.
@@ -229,11 +219,11 @@ class Peer:
         if self._closed or self._read_ended or self.channel.broken:
             return RpcError(ErrorCode.PLUGIN_FAILED, f"{self.name} is not running")
         if len(self._outgoing) >= limits.max_in_flight:
-            return _bound_error(self.name, "max_in_flight", limits.max_in_flight)
+            return bound_error(self.name, "max_in_flight", limits.max_in_flight)
         if self.channel.queued > limits.max_queued_bytes:
-            return _bound_error(self.name, "max_queued_bytes", limits.max_queued_bytes)
+            return bound_error(self.name, "max_queued_bytes", limits.max_queued_bytes)
         if size > limits.max_frame:
-            return _bound_error(self.name, "max_frame", limits.max_frame)
+            return bound_error(self.name, "max_frame", limits.max_frame)
         return None
 
     def _take(self, request_id: RequestId) -> _Outgoing | None:
@@ -270,7 +260,7 @@ class Peer:
         if request_id not in self._incoming:
             return
         if self._incoming[request_id] is _withdrawn:
-            _guarded(callback)
+            guarded(callback)
         else:
             self._incoming[request_id] = callback
 
@@ -279,7 +269,7 @@ class Peer:
         if self._answered(request_id):
             body = result_body(request_id, result)
             if len(body) > self.limits.max_frame:
-                body = self._error_answer(request_id, _bound_error(self.name, "max_frame", self.limits.max_frame))
+                body = self._error_answer(request_id, bound_error(self.name, "max_frame", self.limits.max_frame))
             self._send(body)
 
     def reply_object(self, request_id: RequestId, result: object) -> None:
@@ -288,7 +278,7 @@ class Peer:
             encoded = encode(result)
         except Exception as error:
             logger.exception("the answer to a request of %s is no JSON", self.name)
-            self.reply_error(request_id, _internal_error(error))
+            self.reply_error(request_id, internal_error(error))
         else:
             self.reply(request_id, encoded)
 
@@ -298,16 +288,7 @@ class Peer:
             self._send(self._error_answer(request_id, error))
 
     def _error_answer(self, request_id: RequestId | None, error: RpcError) -> bytes:
-        try:
-            body = error_body(request_id, error)
-        except Exception as why:
-            logger.exception("an error for %s is no JSON", self.name)
-            body = error_body(request_id, _internal_error(why))
-        limit = self.limits.max_frame
-        if len(body) > limit:
-            short = RpcError(error.code, error.message[:_SHORT_MESSAGE], {"bound": "max_frame", "limit": limit})
-            body = error_body(request_id, short)
-        return body
+        return error_answer(self.name, request_id, error, self.limits.max_frame)
 
     def _answered(self, request_id: RequestId) -> bool:
         try:
@@ -361,14 +342,14 @@ class Peer:
         """Say what is wrong with the framing, and go."""
         self._report_junk()
         answer = RpcError(ErrorCode.INVALID_REQUEST, error.message, {"framing": error.kind})
-        self.channel.write(encode_frame(error_body(None, answer)))
+        self.channel.write(encode_frame(self._error_answer(None, answer)))
         self.close(error.message, flush=True)
 
     def _report_junk(self) -> None:
         junk = self._decoder.take_junk()
         if junk.strip():
             self.junk_bytes += len(junk)
-            _guarded(self._handler.on_junk, self, junk)
+            guarded(self._handler.on_junk, self, junk)
 
     def _on_frame(self, body: bytes) -> None:
         try:
@@ -390,7 +371,7 @@ class Peer:
                 self.late_replies += 1
             else:
                 why = RpcError(ErrorCode.INTERNAL_ERROR, f"{self.name} answered what is {invalid.error.message}")
-                _guarded(pending.on_reply, None, why)
+                guarded(pending.on_reply, None, why)
         self._send(self._error_answer(invalid.id, invalid.error))
 
     def _on_answer(self, message: Message) -> None:
@@ -429,7 +410,7 @@ class Peer:
             callback = self._incoming[request_id]
             self._incoming[request_id] = _withdrawn
             if callback is not None:
-                _guarded(callback)
+                guarded(callback)
 
     def _on_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if request_id in self._incoming:
@@ -437,7 +418,7 @@ class Peer:
             self._send(self._error_answer(request_id, error))
             return
         if len(self._incoming) >= self.limits.max_in_flight:
-            error = _bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
+            error = bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
             self._send(self._error_answer(request_id, error))
             return
         self._incoming[request_id] = None
@@ -447,7 +428,7 @@ class Peer:
             self.reply_error(request_id, refused)
         except Exception as failed:
             logger.exception("request %s of %s failed", method, self.name)
-            self.reply_error(request_id, _internal_error(failed))
+            self.reply_error(request_id, internal_error(failed))
 
     # ---- the end
 
@@ -465,9 +446,27 @@ class Peer:
             return
         self._report_junk()
         if gone or not self._incoming:
-            self.close("end of file", flush=not gone)
+            self.close(self._end_reason, flush=not gone)
         else:
-            self._fail_outgoing("end of file")
+            self._fail_outgoing(self._end_reason)
+
+    def _on_broken(self) -> None:
+        self._end_reason = "the other side closed the connection"
+        if self._read_ended or self._closed:
+            self.close(self._end_reason)
+        else:
+            # What it had sent before it went still counts: answers to requests that are in flight.
+            self.channel.read_rest()
+
+    async def finish(self, reason: str) -> None:
+        """Handle what the other side, which is known to be gone, had sent; then close."""
+        self._end_reason = reason
+        self.channel.read_rest()
+        if self._read_ended:
+            self.close(reason)
+        while not self._closed:
+            await trio.lowlevel.checkpoint()
+            self._reactor.turn()
 
     def close(self, reason: str, *, flush: bool = False) -> None:
         """End the connection: requests in flight are answered with -32000, those of the other end are cancelled.
@@ -489,8 +488,8 @@ class Peer:
         incoming, self._incoming = self._incoming, {}
         for callback in incoming.values():
             if callback is not None:
-                _guarded(callback)
-        _guarded(self._handler.on_closed, self, reason)
+                guarded(callback)
+        guarded(self._handler.on_closed, self, reason)
 
     def _fail_outgoing(self, reason: str) -> None:
         outgoing, self._outgoing = self._outgoing, {}
@@ -499,31 +498,12 @@ class Peer:
                 pending.deadline.cancel()
             # Each gets an error of its own: tasks that raise it add their tracebacks.
             why = RpcError(ErrorCode.PLUGIN_FAILED, f"{self.name} went away: {reason}", {"reason": reason})
-            _guarded(pending.on_reply, None, why)
+            guarded(pending.on_reply, None, why)
 
 
 class _CancelParams(msgspec.Struct):
     id: int | str
 
 
-def _guarded(callback: Callable[..., object], *args: object) -> None:
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("a callback failed")
-
-
 def _withdrawn() -> None:
     """Stand for the callback of a request that was cancelled."""
-
-
-def _internal_error(error: Exception) -> RpcError:
-    return RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(error).__name__}")
-
-
-def _bound_error(name: str, bound: str, limit: int) -> RpcError:
-    return RpcError(
-        ErrorCode.INVALID_REQUEST,
-        f"{name}: the bound {bound} ({limit}) is reached",
-        {"bound": bound, "limit": limit},
-    )

@@ -6,6 +6,7 @@ names its id and why, and never stops the others. Whether the settings fit is lo
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +22,12 @@ from utter_protocol.manifest import (
 )
 from utter_protocol.packages import MANIFEST_NAME, PackageError, check_package, find_package, missing_for
 from utter_runner import __version__
+from utter_runner.rpc.endpoint import EndpointError
+from utter_runner.supervision.plugin_socket import socket_path
 from utter_runner.supervision.spec import PluginSpec, SettingsSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from utter_runner.config import PluginConfig
 
@@ -38,15 +41,24 @@ class ResolveError(Exception):
     """A configured plugin cannot be run; the message names it and says why."""
 
 
-def resolve(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> PluginSpec:
-    """Return what to run for one config entry; whether its settings fit their schema is not looked at yet.
+def resolve(
+    entry: PluginConfig,
+    plugin_dirs: Sequence[str | Path],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    runner_socket: str | None = None,
+) -> PluginSpec:
+    """Return what to run for one config entry.
 
     Args:
         entry: the `[[plugin]]` table.
         plugin_dirs: where packages are looked for by id, before those that ship with the runner.
+        environ: the runner's environment, which says where plugins' sockets are.
+        runner_socket: the configured path of the clients' socket, for the same.
 
     Raises:
-        ResolveError: no manifest and no entrypoint, a bad manifest, or a plugin that this runner cannot run.
+        ResolveError: no manifest and no entrypoint, a bad manifest, no place for its socket, or a plugin that this
+            runner cannot run.
     """
     manifest, path = _find_manifest(entry, plugin_dirs)
     directory = path.parent if manifest else None
@@ -54,15 +66,18 @@ def resolve(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> PluginSpe
     transport = entry.transport or (manifest.transport if manifest else "stdio")
     if runtime == "native":
         raise ResolveError(f"Plugin {entry.id}: {_NATIVE_REFUSED}.")
-    if transport != "stdio":
-        raise ResolveError(f"Plugin {entry.id}: this runner does not speak transport {transport!r}; use stdio.")
+    if transport == "stdio" and not entry.spawn:
+        raise ResolveError(
+            f"Plugin {entry.id}: spawn = false needs transport = "
+            '"connect" or "listen", for the runner has no pipes to a program that somebody else starts.'
+        )
     if manifest is not None:
         _check_conditions(entry, manifest)
     if runtime == "wasm":
         _check_wasm(entry, transport)
     elif entry.memory_mib is not None:
         raise ResolveError(f'Plugin {entry.id}: memory_mib is for runtime = "wasm", and this one is {runtime}.')
-    argv = _entrypoint(entry, manifest, directory, plugin_dirs)
+    argv = _entrypoint(entry, manifest, directory, plugin_dirs) if entry.spawn else []
     if runtime == "wasm":
         argv = _wasm_host(entry, argv, directory)
     settings = {**(manifest.settings if manifest else {}), **entry.settings}
@@ -71,6 +86,10 @@ def resolve(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> PluginSpe
         argv=tuple(argv),
         kind=entry.kind or (manifest.kind if manifest else ""),
         version=manifest.version if manifest else "",
+        transport=transport,
+        socket_path="" if transport == "stdio" else _socket_path(entry, environ, runner_socket),
+        spawn=entry.spawn,
+        allow_binaries=tuple(entry.allow_binaries) if entry.allow_binaries is not None else None,
         cwd=entry.cwd or (str(directory) if directory is not None else None),
         env=entry.env,
         pass_env=tuple(entry.pass_env),
@@ -84,7 +103,22 @@ def resolve(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> PluginSpe
             if manifest is not None and manifest.config_schema
             else None
         ),
+        warnings=tuple(_warnings(entry)),
     )
+
+
+def _socket_path(entry: PluginConfig, environ: Mapping[str, str], runner_socket: str | None) -> str:
+    try:
+        return str(socket_path(entry.id, environ, runner_socket))
+    except EndpointError as error:
+        raise ResolveError(f"Plugin {entry.id}: {error}") from None
+
+
+def _warnings(entry: PluginConfig) -> Iterator[str]:
+    if not entry.spawn and entry.allow_binaries is None:
+        yield "Every program of this user may attach as this plugin: it has spawn = false and no allow_binaries."
+    if entry.spawn and entry.allow_binaries is not None:
+        yield "allow_binaries has no effect: it is for plugins with spawn = false."
 
 
 def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tuple[Manifest | None, Path]:

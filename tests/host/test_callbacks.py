@@ -1,4 +1,4 @@
-"""What plugins may ask of the runner: nothing yet; and who hears what they announce."""
+"""What plugins may ask of the runner, and who hears what they announce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from utter_runner.supervision.fake import FakeInstance
 
 
 @pytest.mark.parametrize("method", ["host.action", "host.confirm", "host.context", "runner.invoke", "runner.auth", ""])
-def test_every_request_of_a_plugin_is_refused_by_name(method: str) -> None:
+def test_a_request_that_nobody_serves_is_refused_by_name(method: str) -> None:
     host = HostCallbacks()
     host.listen(method, lambda _instance, _params: pytest.fail("a request is no announcement"))
     with pytest.raises(RpcError) as error:
@@ -21,6 +21,16 @@ def test_every_request_of_a_plugin_is_refused_by_name(method: str) -> None:
     assert error.value.code == ErrorCode.METHOD_NOT_FOUND
     # Known by the instance that it is, not by what it says.
     assert error.value.data == {"method": method, "plugin": "nosy"}
+
+
+def test_requests_go_to_whoever_serves_them() -> None:
+    host = HostCallbacks()
+    asked: list[Any] = []
+    host.serve("host.context", lambda instance, peer, request_id, params: asked.append((instance.id, peer, request_id)))
+    host.on_request(FakeInstance("p"), "its peer", 7, "host.context", Raw(b"{}"))
+    assert asked == [("p", "its peer", 7)]
+    with pytest.raises(RpcError):
+        host.on_request(FakeInstance("p"), None, 8, "host.action", Raw(b"{}"))
 
 
 def test_announcements_go_to_whoever_listens_for_them() -> None:

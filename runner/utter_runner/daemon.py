@@ -19,7 +19,7 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult
+from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
@@ -29,6 +29,8 @@ from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.host.callbacks import HostCallbacks
+from utter_runner.host.context import ContextCache
+from utter_runner.host.requests import HostRequests
 from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Limits
@@ -82,6 +84,8 @@ class Daemon:
         self._state = "starting"
         self._warnings: list[str] = []
         self._hints: dict[str, list[str]] = {}
+        # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
+        self._met: dict[str, int] = {}
         for problem in problems:
             self._warn(problem)
         self._build(environ, specs, launched)
@@ -103,6 +107,7 @@ class Daemon:
         host.listen("router.hints_changed", self._hints_changed)
         host.listen("stt.partial", self._partial)
         host.listen("plugin.health_changed", self._health_changed)
+        self._host = host
         self._supervisor = Supervisor(
             specs,
             reactor=self._reactor,
@@ -135,6 +140,18 @@ class Daemon:
             confirmer=confirmer,
             emit=emit,
         )
+        self._context = ContextCache(self._supervisor)
+        host.listen("context.changed", self._context.changed)
+        self._host_requests = HostRequests(
+            self._supervisor,
+            gate=self._gate,
+            confirmer=confirmer,
+            context=self._context,
+            emitter=self._relay,
+            instead={},
+            timeout=timeout,
+        )
+        self._host_requests.attach(host)
         commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
         self._voice: Voice = build_voice(
             config,
@@ -150,6 +167,7 @@ class Daemon:
             gate=self._gate,
             commands=commands,
             voice=self._voice.controller,
+            context=self._context.snapshot,
             events=self._events,
             status=self.status,
             wav_to_pcm=self._voice.wav_to_pcm,
@@ -199,6 +217,7 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
             await nursery.start(self._gate.run)
+            await nursery.start(self._host_requests.run)
             await nursery.start(self._api.run)
             self._server.start()
             try:
@@ -253,6 +272,8 @@ class Daemon:
                 self._ops.advertise(instance.id, answer.ops)
             except AdvertiseError as error:
                 raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
+        elif "input.inject" in offered:
+            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
         if "knowledge.catalog" in offered:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
@@ -271,6 +292,11 @@ class Daemon:
         if instance.status in {"backoff", "failed", "stopped"}:
             self._ops.withdraw(instance.id)
             self._candidates.forget(instance.id)
+            self._context.forget(instance)
+        elif instance.running and instance.epoch != self._met.get(instance.id):
+            self._met[instance.id] = instance.epoch
+            self._host.admitted(instance)
+            self._context.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from support.host import AskingPeer
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.supervision.fake import FakeInstance
@@ -26,9 +27,14 @@ def test_a_request_that_nobody_serves_is_refused_by_name(method: str) -> None:
 def test_requests_go_to_whoever_serves_them() -> None:
     host = HostCallbacks()
     asked: list[Any] = []
-    host.serve("host.context", lambda instance, peer, request_id, params: asked.append((instance.id, peer, request_id)))
-    host.on_request(FakeInstance("p"), "its peer", 7, "host.context", Raw(b"{}"))
-    assert asked == [("p", "its peer", 7)]
+    peer = AskingPeer()
+
+    def serve(instance: Any, its_peer: Any, request_id: int, params: Raw) -> None:
+        asked.append((instance.id, its_peer, request_id, bytes(params)))
+
+    host.serve("host.context", serve)
+    host.on_request(FakeInstance("p"), peer, 7, "host.context", Raw(b"{}"))
+    assert asked == [("p", peer, 7, b"{}")]
     with pytest.raises(RpcError):
         host.on_request(FakeInstance("p"), None, 8, "host.action", Raw(b"{}"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Self
 from utter_sdk.client import Client
 
 HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+ASKING = Path(__file__).with_name("asking_plugin.py")
 ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
 
 QUIET = """
@@ -29,6 +31,12 @@ enabled = false
 def hostile(name: str, *behaviour: str, extra: str = "") -> str:
     """A `[[plugin]]` entry that runs the hostile plugin."""
     words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def asking(name: str, script: Mapping[str, object], extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the asking plugin."""
+    words = ", ".join(json.dumps(word) for word in (sys.executable, "-S", "-E", str(ASKING), name, json.dumps(script)))
     return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
 
 

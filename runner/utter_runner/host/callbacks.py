@@ -1,19 +1,20 @@
-"""The runner's answers to plugins: `host.*` requests and announcements.
+"""The one door for what plugins send: requests to whoever serves them, announcements to whoever listens.
 
 Rules here: a plugin is known by the instance that it is, never by what it says; a method that this runner does not
-offer is -32601 and names itself. Announcements go to whoever registered for their method.
+offer is -32601 and names itself. What a plugin asks before it is admitted waits until it is, and ends with its wire.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.host import MAX_HOST_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from msgspec import Raw
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
 
-    # Answers one request of a plugin through its peer, now or later, or raises RpcError.
+    Listener: TypeAlias = Callable[[Instance, Raw], None]
     RequestHandler: TypeAlias = Callable[[Instance, Peer, RequestId, Raw], None]
 
 logger = logging.getLogger(__name__)
@@ -31,19 +32,24 @@ class HostCallbacks:
     """Dispatches what plugins send."""
 
     def __init__(self) -> None:
-        self._listeners: dict[str, Callable[[Instance, Raw], None]] = {}
+        self._listeners: dict[str, Listener] = {}
         self._requests: dict[str, RequestHandler] = {}
+        # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
+        self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
 
-    def listen(self, method: str, listener: Callable[[Instance, Raw], None]) -> None:
+    def listen(self, method: str, listener: Listener) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
         self._listeners[method] = listener
 
     def serve(self, method: str, handler: RequestHandler) -> None:
-        """Answer each request `method` of a plugin with `handler(instance, peer, request_id, params)`."""
+        """Call `handler(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
+
+        It answers through `peer`, now or later, or raises RpcError.
+        """
         self._requests[method] = handler
 
     def on_request(self, instance: Instance, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
-        """Answer a request of a plugin, or say that there is no such method. Raises RpcError."""
+        """Answer a plugin's request. Raises RpcError."""
         handler = self._requests.get(method)
         if handler is None:
             raise RpcError(
@@ -51,7 +57,41 @@ class HostCallbacks:
                 f"the runner offers plugins no method {method!r}",
                 {"method": method, "plugin": instance.id},
             )
-        handler(instance, peer, request_id, params)
+        if peer.serving > MAX_HOST_CALLS:
+            raise RpcError(
+                ErrorCode.INVALID_REQUEST,
+                f"{instance.id} may have {MAX_HOST_CALLS} requests in flight",
+                {"bound": "max_host_calls", "limit": MAX_HOST_CALLS},
+            )
+        if instance.running:
+            handler(instance, peer, request_id, params)
+        else:
+            self._early.setdefault(peer, {})[request_id] = (handler, params)
+            peer.on_cancel(request_id, partial(self._withdraw, peer, request_id))
+
+    def admitted(self, instance: Instance) -> None:
+        """A plugin may be answered from now on: answer what it has asked already."""
+        peer = instance.peer
+        if peer is None:
+            return
+        for request_id, (handler, params) in self._early.pop(peer, {}).items():
+            # The callback of whoever serves it takes the place of the one that withdraws it.
+            try:
+                handler(instance, peer, request_id, params)
+            except RpcError as refused:
+                peer.reply_error(request_id, refused)
+            except Exception as failed:
+                logger.exception("a request of %s failed", instance.id)
+                why = f"internal error: {type(failed).__name__}"
+                peer.reply_error(request_id, RpcError(ErrorCode.INTERNAL_ERROR, why))
+
+    def _withdraw(self, peer: Peer, request_id: RequestId) -> None:
+        """An early request was cancelled, or its wire is closed."""
+        waiting = self._early.get(peer, {})
+        if waiting.pop(request_id, None) is not None:
+            peer.reply_error(request_id, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
+        if not waiting:
+            self._early.pop(peer, None)
 
     def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Tell whoever listens; an announcement that nobody knows is ignored (PROTOCOL.md, "Messages")."""

@@ -129,6 +129,15 @@ class Peer:
         """How many requests of this end wait for an answer."""
         return len(self._outgoing)
 
+    @property
+    def serving(self) -> int:
+        """How many requests of the other end wait for an answer."""
+        return len(self._incoming)
+
+    def waits_for(self, request_id: RequestId) -> bool:
+        """Whether a request of this end is in flight."""
+        return request_id in self._outgoing
+
     def request(
         self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float = TIMEOUT_CAP
     ) -> RequestId:

@@ -14,10 +14,12 @@ import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.peer import Limits, OnReply, Peer
 from utter_runner.supervision.launch import launch
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +45,44 @@ class PluginRequests(Protocol):
 
     def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Take note."""
+
+
+class Requestable(Protocol):
+    """Who can be sent requests."""
+
+    def request(
+        self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float, work: Work | None = None
+    ) -> RequestId | None:
+        """As `Instance.request`."""
+
+    def cancel(self, request_id: RequestId) -> None:
+        """As `Instance.cancel`."""
+
+
+async def wait_for_reply(
+    instance: Requestable, method: str, params: object, timeout: float, work: Work | None = None
+) -> Raw:
+    """Send a request to a plugin and wait for its answer; cancelling the wait cancels the request. Raises RpcError."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    done = trio.Event()
+    outcome: list[tuple[Raw | None, RpcError | None]] = []
+
+    def on_reply(result: Raw | None, error: RpcError | None) -> None:
+        outcome.append((result, error))
+        done.set()
+
+    raw = EMPTY_OBJECT if params is None else encode(params)
+    request_id = instance.request(method, raw, on_reply, timeout=timeout, work=work)
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        if request_id is not None and not outcome:
+            instance.cancel(request_id)
+        raise
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result if result is not None else msgspec.Raw(b"null")
 
 
 class Instance:
@@ -76,6 +116,8 @@ class Instance:
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None
         self.ended = trio.Event()
+        self.works: dict[RequestId, Work] = {}
+        """What the requests in flight of this epoch are part of, as far as that was said."""
         self._health: HealthResult | None = None
         self._reactor = reactor
         self._deadlines = deadlines
@@ -122,6 +164,7 @@ class Instance:
         self.admitted = False
         self.handshake = None
         self.missing = ()
+        self.works = {}
         self._health = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
@@ -197,23 +240,74 @@ class Instance:
 
     # ---- requests to the plugin
 
-    def request(self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float) -> RequestId | None:
-        """Send a request to the running epoch; `on_reply` is called exactly once. None when it could not be sent."""
+    def request(
+        self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float, work: Work | None = None
+    ) -> RequestId | None:
+        """Send a request to the running epoch; `on_reply` is called exactly once. None when it could not be sent.
+
+        `work` is what the request is part of, for what the plugin asks meanwhile.
+        """
         if self.peer is None or not self.running:
             on_reply(None, self.unavailable())
             return None
-        return self.peer.request(method, params, on_reply, timeout=timeout)
+        if work is None:
+            return self.peer.request(method, params, on_reply, timeout=timeout)
+        works = self.works
+        ended = False
+
+        def ends(result: Raw | None, error: RpcError | None) -> None:
+            nonlocal ended
+            ended = True
+            works.pop(request_id, None)
+            if error is not None:
+                # Whatever it still asks for, nobody waits for any more.
+                work.cancel()
+            on_reply(result, error)
+
+        request_id: RequestId = 0
+        request_id = self.peer.request(method, params, ends, timeout=timeout)
+        if not ended:
+            works[request_id] = work
+        return request_id
+
+    def work_of(self, request_id: RequestId | None) -> Work:
+        """Return the work that a plugin's own request belongs to.
+
+        Args:
+            request_id: the runner's request that the plugin says it is working on; None when it does not say. Then it
+                counts as the deepest one in flight, and as `screen`.
+
+        Raises:
+            RpcError: -32602, no such request is in flight.
+        """
+        if request_id is None:
+            works = list(self.works.values())
+            if not works:
+                return Work(step=(self.id, ""))
+            return max(works, key=lambda work: work.depth).beside(works)
+        work = self.works.get(request_id)
+        if work is not None:
+            return work
+        if self.peer is not None and self.peer.waits_for(request_id):
+            return Work(step=(self.id, ""))
+        raise RpcError(
+            ErrorCode.INVALID_PARAMS,
+            f"the runner waits for no answer to a request {request_id!r}",
+            {"field": "request"},
+        )
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch."""
         if self.peer is not None:
             self.peer.cancel(request_id)
 
-    async def call(self, method: str, params: object = None, *, timeout: float) -> Raw:
-        """Send a request and wait for the answer. Raises RpcError."""
+    async def call(self, method: str, params: object = None, *, timeout: float, work: Work | None = None) -> Raw:
+        """Send a request and wait for the answer; `work` as in `request`. Raises RpcError."""
         if self.peer is None or not self.running:
             raise self.unavailable()
-        return await self.peer.call(method, params, timeout=timeout)
+        if work is None:
+            return await self.peer.call(method, params, timeout=timeout)
+        return await wait_for_reply(self, method, params, timeout, work)
 
     def unavailable(self) -> RpcError:
         """The error for a request to a plugin that does not run."""

@@ -134,12 +134,16 @@ class Supervisor:
             )
         return life.instance
 
-    def provider(self, capability: str) -> Instance | None:
-        """Return who provides `capability`: a running plugin, else one that is coming up, else any, else None."""
+    def provider(self, capability: str, *, besides: str = "") -> Instance | None:
+        """Return who provides `capability`: a running plugin, else one that is coming up, else any, else None.
+
+        `besides` is the id of a plugin that does not count.
+        """
         providers = [
             life.instance
             for life in self._lives.values()
-            if any(self._registry.satisfies(one, capability) for one in life.instance.provides)
+            if life.instance.id != besides
+            and any(self._registry.satisfies(one, capability) for one in life.instance.provides)
         ]
         return min(providers, key=readiness, default=None)
 

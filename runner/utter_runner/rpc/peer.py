@@ -486,20 +486,29 @@ class Peer:
     def _on_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if request_id in self._incoming:
             error = RpcError(ErrorCode.INVALID_REQUEST, "a request with this id is in flight", {"id": request_id})
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         if len(self._incoming) >= self.limits.max_in_flight:
             error = bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         self._incoming[request_id] = None
         try:
             self._handler.on_request(self, request_id, method, params)
         except RpcError as refused:
+            if refused.code == ErrorCode.INVALID_REQUEST:
+                self._let_go()
             self.reply_error(request_id, refused)
         except Exception as failed:
             logger.exception("request %s of %s failed", method, self.name)
             self.reply_error(request_id, internal_error(failed))
+
+    def _let_go(self) -> None:
+        """Close what rides on a request that is refused for a bound, before anybody could take it."""
+        if self._arrivals is not None:
+            self._arrivals.surplus(self._received - self._decoder.buffered)
 
     # ---- the end
 

@@ -189,6 +189,14 @@ class SpeakParams(msgspec.Struct, kw_only=True):
     voice: str = ""
 
 
+class SpeakRequest(msgspec.Struct, kw_only=True):
+    """`runner.speak`."""
+
+    text: str
+    voice: str = ""
+    timeout_ms: int | None = None
+
+
 class ConfirmParams(msgspec.Struct, kw_only=True):
     """runner -> client `host.confirm`. `text` is what a person must read; `digest` the hash of the canonical step."""
 

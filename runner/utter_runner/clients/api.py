@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.kinds import SnapshotParams
+from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
     CommandParams,
     ListenParams,
@@ -27,6 +27,7 @@ from utter_protocol.methods import (
     Provenance,
     RunnerInvokeParams,
     SessionReport,
+    SpeakRequest,
     StreamAckParams,
     StreamStopParams,
     SubscribeParams,
@@ -37,6 +38,7 @@ from utter_runner.actions.gate import decision_name
 from utter_runner.clients.events import EVENTS, EventBus
 from utter_runner.policy import Deny, Origin
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
+from utter_runner.rpc.peer import TIMEOUT_CAP
 from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:
@@ -53,6 +55,16 @@ if TYPE_CHECKING:
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
 _FORBIDDEN_PREFIXES = ("protocol.", "input.", "$/")
+
+
+class Speaker(Protocol):
+    """What the API needs to speak."""
+
+    async def speak(self, text: str, voice: str = "", *, timeout: float) -> SpeakResult:
+        """Speak a text and wait. Raises RpcError."""
+
+    def hush(self) -> bool:
+        """End what is spoken; whether anything was."""
 
 
 class Voice(Protocol):
@@ -96,6 +108,7 @@ class ClientApi:
         gate: the way to actions.
         commands: the way from text to actions.
         voice: the spoken session.
+        speaker: speaks texts.
         context: returns the desktop's state, of the sources named or of all.
         events: the event bus.
         status: returns what `runner.status` answers.
@@ -111,6 +124,7 @@ class ClientApi:
         gate: ActionGate,
         commands: Commands,
         voice: Voice,
+        speaker: Speaker,
         context: Callable[[list[str]], Awaitable[object]],
         events: EventBus,
         status: Callable[[], dict[str, Any]],
@@ -122,6 +136,7 @@ class ClientApi:
         self._gate = gate
         self._commands = commands
         self._voice = voice
+        self._speaker = speaker
         self._context = context
         self._events = events
         self._status = status
@@ -135,10 +150,11 @@ class ClientApi:
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
-            "ptt.press": self._ptt(voice.press),
-            "ptt.release": self._ptt(voice.release),
-            "ptt.toggle": self._ptt(voice.toggle),
-            "ptt.cancel": self._ptt(lambda: {"cancelled": voice.cancel()}),
+            "ptt.press": self._answering(voice.press),
+            "ptt.release": self._answering(voice.release),
+            "ptt.toggle": self._answering(voice.toggle),
+            "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
+            "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
             "stream.subscribe": self._subscribe,
             "stream.ack": self._ack,
             "stream.stop": self._stop,
@@ -147,6 +163,7 @@ class ClientApi:
             "runner.command": self._command,
             "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
+            "runner.speak": self._speak,
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -266,6 +283,10 @@ class ClientApi:
     async def _snapshot(self, raw: Raw) -> object:
         return await self._context(decode_params(raw, SnapshotParams).sources)
 
+    async def _speak(self, raw: Raw) -> object:
+        params = decode_params(raw, SpeakRequest)
+        return await self._speaker.speak(params.text, params.voice, timeout=seconds_of(params.timeout_ms, TIMEOUT_CAP))
+
     async def _listen(self, raw: Raw) -> object:
         params = decode_params(raw, ListenParams)
         timeout = seconds_of(params.timeout_ms, self._timeout)
@@ -282,7 +303,7 @@ class ClientApi:
         return self._wav_to_pcm(base64.b64decode(wav_b64, validate=True))
 
     @staticmethod
-    def _ptt(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+    def _answering(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
         def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
             peer.reply_object(request_id, act())
 

@@ -163,6 +163,8 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 60_000
     stall_ms: Annotated[int, Meta(ge=100, le=60_000)] = 500
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
+    speak: Literal["off", "problems", "all"] = "off"
+    """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -373,7 +373,11 @@ class Peer:
                 body = next_frame()
                 if body is None:
                     self._report_junk()
-                    if self._arrivals is not None and self._is_surplus(self._arrivals):
+                    if (
+                        self._arrivals is not None
+                        and not self._decoder.inside_body
+                        and self._is_surplus(self._arrivals)
+                    ):
                         return
                     if self._behind:
                         self._behind = False

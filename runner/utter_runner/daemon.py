@@ -18,7 +18,9 @@ import trio
 
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
+from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.kinds import SttPartial, SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
@@ -28,9 +30,13 @@ from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
+from utter_runner.host.own_streams import OwnStreams
+from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
+from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Limits
@@ -45,9 +51,10 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_runner.clients.endpoint import Endpoint
+    from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
     from utter_runner.confirm.confirmer import Surface
+    from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
     from utter_runner.supervision.spec import PluginSpec
@@ -101,7 +108,8 @@ class Daemon:
         self._registry = load_registry()
         self._ops = OpRegistry()
         self._candidates = CandidateStore()
-        self._events = EventBus(self.status, queue=runner.lossy_queue, window=runner.credit_window)
+        hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
+        self._events = EventBus(hub, self.status)
         emit = self._emit_and_log if config.log.content else self._events.emit
         host = HostCallbacks()
         host.listen("router.hints_changed", self._hints_changed)
@@ -140,18 +148,7 @@ class Daemon:
             confirmer=confirmer,
             emit=emit,
         )
-        self._context = ContextCache(self._supervisor)
-        host.listen("context.changed", self._context.changed)
-        self._host_requests = HostRequests(
-            self._supervisor,
-            gate=self._gate,
-            confirmer=confirmer,
-            context=self._context,
-            emitter=self._relay,
-            instead={},
-            timeout=timeout,
-        )
-        self._host_requests.attach(host)
+        relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
         self._voice: Voice = build_voice(
             config,
@@ -159,16 +156,34 @@ class Daemon:
             commands=commands,
             hints=self.hints,
             emit=emit,
+            on_transcript=self._final,
+            on_level=self._on_level,
+            open_stream=OwnStreams(relay).open,
             timeout=timeout,
         )
+        host.listen("stt.final", self._voice.recogniser.on_final)
+        self._build_streams(hub, relay, host)
+        self._context = ContextCache(self._supervisor)
+        host.listen("context.changed", self._context.changed)
+        self._host_requests = HostRequests(
+            self._supervisor,
+            gate=self._gate,
+            confirmer=confirmer,
+            context=self._context,
+            emitter=relay,
+            instead={"tts.speak": self._voice.speak_for},
+            timeout=timeout,
+        )
+        self._host_requests.attach(host)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
             gate=self._gate,
             commands=commands,
             voice=self._voice.controller,
+            speaker=self._voice.speaker,
             context=self._context.snapshot,
-            events=self._events,
+            streams=self._streams,
             status=self.status,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -187,6 +202,18 @@ class Daemon:
             self._warn("There is no [socket] section, so every program of this user may use the runner.")
         if config.log.content:
             self._warn("[log] content is on: what is said and shown is logged.")
+
+    def _build_streams(self, hub: Hub, relay: Relay, host: HostCallbacks) -> None:
+        level = self._voice.level
+        self._level = Topic(
+            hub, "audio.level", RUNNER_STREAMS["audio.level"], refusal=level.refusal, on_active=level.want
+        )
+        self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
+        self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
+        self._streams = Subscriptions(hub, relay, self._registry)
+        for topic in (self._events, self._level, self._partials, self._finals):
+            self._streams.offer(topic.method, topic)
+        self._streams.attach(host)
 
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
@@ -289,6 +316,7 @@ class Daemon:
             self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
 
     def _plugin_changed(self, instance: Instance) -> None:
+        self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
             self._ops.withdraw(instance.id)
             self._candidates.forget(instance.id)
@@ -297,6 +325,7 @@ class Daemon:
             self._met[instance.id] = instance.epoch
             self._host.admitted(instance)
             self._context.admitted(instance)
+            self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
@@ -313,8 +342,15 @@ class Daemon:
         self._supervisor.note_health(instance, health)
 
     def _partial(self, instance: Instance, params: Raw) -> None:
-        partial = decode_answer(params, _Partial, "stt.partial", instance.id)
+        partial = decode_answer(params, SttPartial, "stt.partial", instance.id)
         self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
+        self._partials.send(partial)
+
+    def _final(self, session: str, transcript: Transcript) -> None:
+        self._finals.send(SttResult(session=session, text=transcript.text.strip(), confidence=transcript.confidence))
+
+    def _on_level(self, level: AudioLevel) -> None:
+        self._level.send(level)
 
     def hints(self) -> list[str]:
         """The phrases of every running router."""
@@ -350,11 +386,6 @@ class Daemon:
             "content_logging": self._config.log.content,
             "warnings": list(self._warnings),
         }
-
-
-class _Partial(msgspec.Struct):
-    session: str
-    text: str
 
 
 @contextmanager

@@ -576,3 +576,32 @@ async def test_notifications_that_mean_nothing_are_ignored(tmp_path: Path, caplo
         assert (await client.call("runner.status"))["state"] == "ready"
         assert client.unasked == []
     assert made.voice.called == []
+
+
+# ---- speaking, and the desktop's state
+
+
+async def test_texts_are_spoken_and_silenced(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        client = await made.client()
+        answer = await client.call("runner.speak", {"text": "Tea.", "voice": "alto", "timeout_ms": 1500})
+        assert answer == {"spoken": True, "duration_ms": 7}
+        await client.call("runner.speak", {"text": "Tea.", "timeout_ms": 99_000})
+        assert await client.call("runner.hush") == {"stopped": True}
+        error = await client.error("runner.speak", {"voice": "alto"})
+    assert (error.code, error.data) == (ErrorCode.INVALID_PARAMS, {"field": "text"})
+    assert made.voice.called == [("speak", "Tea.", "alto", 1.5), ("speak", "Tea.", "", 60.0), "hush"]
+
+
+async def test_the_context_is_that_of_all_context_plugins(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        made.plugin.answers["context.snapshot"] = {"window": {"app": "foot"}, "workspace": 2}
+        made.plugin.describe(methods=["context.snapshot"])
+        client = await made.client()
+        context = await client.call("context.snapshot", {"sources": ["window"]})
+        assert context["window"] == {"app": "foot"}
+        assert context["meta"]["window"]["source"] == "desktop"
+        assert context.keys() == {"window", "meta"}
+        assert (await client.call("context.snapshot")).keys() == {"window", "workspace", "meta"}
+        error = await client.error("context.snapshot", {"sources": "window"})
+    assert (error.code, error.data) == (ErrorCode.INVALID_PARAMS, {"field": "sources"})

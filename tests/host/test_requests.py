@@ -445,10 +445,10 @@ async def test_items_go_to_the_plugins_own_streams() -> None:
 async def test_what_the_runner_does_itself_is_not_passed_on() -> None:
     spoken: list[tuple[str, bytes]] = []
 
-    async def speak(provider: FakeInstance, params: Raw, work: Work) -> object:
+    async def speak(provider: FakeInstance, params: Raw, work: Work, timeout: float) -> object:
         await trio.lowlevel.checkpoint()
         spoken.append((provider.id, bytes(params)))
-        assert work.step == ("mouth", "tts.speak")
+        assert (work.step, timeout) == (("mouth", "tts.speak"), 30.0)
         return {"spoken": True}
 
     asker = router("tts.speak@1")

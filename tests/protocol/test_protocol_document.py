@@ -16,6 +16,7 @@ from utter_protocol import ABI, PROTOCOL, contracts, framing, host, kinds, metho
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder, FramingError
+from utter_protocol.json_schema import MAX_SCHEMA_BYTES
 from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
@@ -26,6 +27,7 @@ from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.voice.speaker import MAX_SPOKEN
+from utter_runner.wasm import host as wasm
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "protocol/PROTOCOL.md").read_text()
@@ -387,6 +389,10 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
         "characters that are spoken": [MAX_SPOKEN],
+        "schema of the settings": [MAX_SCHEMA_BYTES],
+        "memory of a module, in MiB": [wasm.DEFAULT_MEMORY_MIB],
+        "stack of a module": [wasm.MAX_STACK],
+        "module": [wasm.MAX_MODULE],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}
     assert {name: documented.get(name) for name in code} == code

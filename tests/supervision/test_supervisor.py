@@ -10,30 +10,12 @@ import msgspec
 import pytest
 import trio
 
-from support.supervision_tools import plugin
+from support.supervision_tools import call, marked_processes, plugin
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.spec import Timing
 
 House = Callable[..., Any]
-
-
-def marked_processes(name: str) -> list[int]:
-    """Processes that descend from an instance of the plugin `name`."""
-    needle = f"{INSTANCE_VARIABLE}={name}/".encode()
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                if needle in Path(entry.path, "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-async def call(house: Any, name: str, method: str, params: object = None, timeout: float = 10) -> Any:
-    return msgspec.json.decode(await house.supervisor.get(name).call(method, params, timeout=timeout))
 
 
 async def test_a_plugin_becomes_ready_and_answers(house: House) -> None:

@@ -28,10 +28,62 @@ enabled = false
 """
 
 
-def hostile(name: str, *behaviour: str, extra: str = "") -> str:
-    """A `[[plugin]]` entry that runs the hostile plugin."""
-    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour))
-    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+def hostile(name: str, *behaviour: str, transport: str = "stdio", extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the hostile plugin over `stdio`, `connect` or `listen`."""
+    words = ", ".join(map(_quoted, hostile_argv(name, *behaviour, transport=transport)))
+    return f'[[plugin]]\nid = "{name}"\ntransport = "{transport}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def external(name: str, *, transport: str = "connect", extra: str = "") -> str:
+    """A `[[plugin]]` entry for a plugin that the test starts: see `External`."""
+    return f'[[plugin]]\nid = "{name}"\ntransport = "{transport}"\nspawn = false\n{extra}\n'
+
+
+def hostile_argv(name: str, *behaviour: str, transport: str = "stdio") -> list[str]:
+    """How the hostile plugin is started."""
+    how = [] if transport == "stdio" else [f"transport={transport}"]
+    return [sys.executable, "-S", "-E", str(HOSTILE), name, *how, *behaviour]
+
+
+class External:
+    """A hostile plugin that the runner did not start; a context manager that kills it.
+
+    It goes on trying until somebody is there, and waits for the next connection when one has ended.
+
+    Args:
+        name: the plugin's id.
+        behaviour: as for `hostile`.
+        transport: `connect` or `listen`.
+        env: an environment with XDG_RUNTIME_DIR, such as `Daemon.env`, or with UTTER_PLUGIN_SOCKET.
+    """
+
+    def __init__(self, name: str, *behaviour: str, transport: str = "connect", env: Mapping[str, str]) -> None:
+        self._argv = hostile_argv(name, "stay", *behaviour, transport=transport)
+        self._env = dict(env)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start it. It has not connected when this returns."""
+        self.process = subprocess.Popen(self._argv, env=self._env, stdin=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """Kill it, unless that was done."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(timeout=30)
+            self.process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def asking(name: str, script: Mapping[str, object], extra: str = "") -> str:
@@ -121,7 +173,8 @@ class Daemon:
         log = "".join(self.log)
         if kind is None:
             assert code == 0, log
-            assert "Traceback" not in log, log
+            # A plugin's own stands behind its name.
+            assert not any(line.startswith("Traceback") for line in self.log), log
             assert not self.socket.exists()
         elif value is not None:
             value.add_note(f"the daemon's log:\n{log}")

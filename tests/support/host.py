@@ -14,12 +14,9 @@ from msgspec import Raw
 from support.policy import EVERYTHING_ON
 from support.stage import DONE, Person, Stage
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import HealthResult
-from utter_protocol.versions import Negotiated
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
 from utter_runner.host.requests import HostRequests
-from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.fake import FakeInstance
 
 if TYPE_CHECKING:
@@ -38,18 +35,7 @@ def fake_plugin(
 ) -> FakeInstance:
     """A fake plugin that has shaken hands. It says that it answers `methods` and what is in `answers`."""
     instance = FakeInstance(name, answers, provides=provides, requires=requires)
-    instance.handshake = Handshake(
-        version="1.0.0",
-        kind=kind,
-        negotiated=Negotiated(protocol="1.0", abi=1, warnings=()),
-        provides=tuple(provides),
-        requires=tuple(requires),
-        permissions=(),
-        methods=(*methods, *(answers or {})),
-        streams=tuple(streams),
-        health=HealthResult(),
-        warnings=(),
-    )
+    instance.describe(methods=(*methods, *(answers or {})), streams=streams, kind=kind)
     return instance
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import msgspec
 import trio
 
+from support.daemon import hostile_argv
 from utter_protocol.capabilities import load_registry
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.rpc.deadlines import Deadlines
@@ -18,16 +19,40 @@ from utter_runner.rpc.peer import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect
 from utter_runner.supervision.instance import Instance
+from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.spec import PluginSpec, Timing
 from utter_runner.supervision.supervisor import Supervisor
 
-HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+Transport: TypeAlias = Literal["stdio", "connect", "listen"]
 QUICK = Timing(handshake=5.0, health_interval=60.0, health_timeout=1.0, stop=1.0, backoff_first=0.02, backoff_most=0.1)
 
 
-def plugin(name: str, *behaviour: str, **fields: Any) -> PluginSpec:
-    """A spec that runs the hostile plugin."""
-    return PluginSpec(id=name, argv=(sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour), **fields)
+def plugin(
+    name: str, *behaviour: str, transport: Transport = "stdio", directory: Path | None = None, **fields: Any
+) -> PluginSpec:
+    """A spec that runs the hostile plugin; over a socket, which lies in `directory`."""
+    path = "" if directory is None or transport == "stdio" else str(directory / f"{name}.sock")
+    argv = tuple(hostile_argv(name, *behaviour, transport=transport))
+    return PluginSpec(id=name, argv=argv, transport=transport, socket_path=path, **fields)
+
+
+def marked_processes(name: str) -> list[int]:
+    """Processes that descend from an instance of the plugin `name`."""
+    needle = f"{INSTANCE_VARIABLE}={name}/".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if needle in Path(entry.path, "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+async def call(house: House, name: str, method: str, params: object = None, timeout: float = 10) -> Any:
+    """Ask a plugin, and return what it answered."""
+    return msgspec.json.decode(await house.supervisor.get(name).call(method, params, timeout=timeout))
 
 
 class House:

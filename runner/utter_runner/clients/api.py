@@ -28,14 +28,9 @@ from utter_protocol.methods import (
     RunnerInvokeParams,
     SessionReport,
     SpeakRequest,
-    StreamAckParams,
-    StreamStopParams,
-    SubscribeParams,
-    SubscribeResult,
     ValidateParams,
 )
 from utter_runner.actions.gate import decision_name
-from utter_runner.clients.events import EVENTS, EventBus
 from utter_runner.policy import Deny, Origin
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.peer import TIMEOUT_CAP
@@ -48,13 +43,14 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate
+    from utter_runner.host.subscriptions import Subscriptions
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
-_FORBIDDEN_PREFIXES = ("protocol.", "input.", "$/")
+_FORBIDDEN_PREFIXES = ("protocol.", "input.", "stream.", "$/")
 
 
 class Speaker(Protocol):
@@ -110,7 +106,7 @@ class ClientApi:
         voice: the spoken session.
         speaker: speaks texts.
         context: returns the desktop's state, of the sources named or of all.
-        events: the event bus.
+        streams: answers `stream.*`.
         status: returns what `runner.status` answers.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -126,7 +122,7 @@ class ClientApi:
         voice: Voice,
         speaker: Speaker,
         context: Callable[[list[str]], Awaitable[object]],
-        events: EventBus,
+        streams: Subscriptions,
         status: Callable[[], dict[str, Any]],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -138,7 +134,7 @@ class ClientApi:
         self._voice = voice
         self._speaker = speaker
         self._context = context
-        self._events = events
+        self._streams = streams
         self._status = status
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
@@ -155,9 +151,9 @@ class ClientApi:
             "ptt.toggle": self._answering(voice.toggle),
             "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
             "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
-            "stream.subscribe": self._subscribe,
-            "stream.ack": self._ack,
-            "stream.stop": self._stop,
+            "stream.subscribe": streams.subscribe,
+            "stream.ack": lambda peer, request_id, params: streams.acknowledge(peer, params, request_id),
+            "stream.stop": streams.stop,
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "runner.command": self._command,
@@ -183,7 +179,11 @@ class ClientApi:
 
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
-        self._events.forget(peer)
+        self._streams.forget(peer)
+
+    def acknowledge(self, peer: Peer, raw: Raw) -> None:
+        """`stream.ack` as a notification. Raises RpcError."""
+        self._streams.acknowledge(peer, raw)
 
     # ---- forwarding
 
@@ -308,28 +308,3 @@ class ClientApi:
             peer.reply_object(request_id, act())
 
         return answer
-
-    # ---- streams
-
-    def _subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = decode_params(raw, SubscribeParams)
-        if params.method != EVENTS:
-            raise RpcError(
-                ErrorCode.METHOD_NOT_FOUND, f"there is no stream {params.method!r}", {"method": params.method}
-            )
-        stream = self._events.subscribe(peer, params.mode or "lossy")
-        peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
-        self._events.begin(stream)
-
-    def _ack(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self.acknowledge(peer, raw)
-        peer.reply_object(request_id, {})
-
-    def acknowledge(self, peer: Peer, raw: Raw) -> None:
-        """`stream.ack`, as a request or as a notification."""
-        params = decode_params(raw, StreamAckParams)
-        self._events.acknowledge(peer, params.stream_id, params.seq)
-
-    def _stop(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self._events.stop(peer, decode_params(raw, StreamStopParams).stream_id)
-        peer.reply_object(request_id, {})

@@ -114,11 +114,17 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     kind: PluginKind | None = None
     runtime: Literal["subprocess", "wasm", "native"] | None = None
     transport: Literal["stdio", "connect", "listen"] | None = None
+    spawn: bool = True
+    """Whether the runner starts it; if not, it waits on the plugin's socket until somebody else has."""
+    allow_binaries: Annotated[list[FilePath], Meta(min_length=1)] | None = None
+    """The executables that may attach as a plugin that somebody else starts; None is any of this user."""
     entrypoint: Annotated[list[Text], Meta(min_length=1)] | None = None
     provides: list[Text] = []
     requires: list[Text] = []
     permissions: list[Text] = []
     restart: Literal["always", "on-failure", "never"] = "always"
+    memory_mib: Annotated[int, Meta(ge=1, le=4_096)] | None = None
+    """The memory of a plugin with `runtime = "wasm"`; None is 256."""
     cwd: FilePath | None = None
     env: dict[EnvName, str] = {}
     pass_env: list[EnvName] = []

@@ -37,10 +37,15 @@ class HostCallbacks:
         self._at_any_time: set[str] = set()
         # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
         self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
+        self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
 
     def listen(self, method: str, listener: Listener) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
         self._listeners[method] = listener
+
+    def listen_else(self, listener: Callable[[Instance, str, Raw], None]) -> None:
+        """Call `listener(instance, method, params)` for each notification that nobody listens for by its method."""
+        self._listen_else = listener
 
     def serve(self, method: str, handler: RequestHandler, *, before_admission: bool = False) -> None:
         """Call `handler(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
@@ -103,6 +108,10 @@ class HostCallbacks:
         """Tell whoever listens; an announcement that nobody knows is ignored (PROTOCOL.md, "Messages")."""
         listener = self._listeners.get(method)
         if listener is None:
-            logger.debug("%s announced %s, which nobody listens to", instance.id, method)
+            self._listen_else(instance, method, params)
         else:
             listener(instance, params)
+
+
+def _nobody_listens(instance: Instance, method: str, _params: Raw) -> None:
+    logger.debug("%s announced %s, which nobody listens to", instance.id, method)

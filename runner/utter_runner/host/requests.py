@@ -68,7 +68,8 @@ class HostRequests:
         confirmer: asks a person.
         context: the desktop's state.
         emitter: carries `host.emit`.
-        instead: by method: what is done instead of passing a `host.invoke` on; given the provider and the params.
+        instead: by method: what is done instead of passing a `host.invoke` on; given the provider, the params, the
+            work and the seconds that it may take.
         timeout: seconds, where a request names none.
     """
 
@@ -80,7 +81,7 @@ class HostRequests:
         confirmer: Confirmer,
         context: ContextCache,
         emitter: Emitter,
-        instead: Mapping[str, Callable[[Instance, Raw, Work], Awaitable[object]]],
+        instead: Mapping[str, Callable[[Instance, Raw, Work, float], Awaitable[object]]],
         timeout: float,
     ) -> None:
         self._supervisor = supervisor
@@ -151,7 +152,7 @@ class HostRequests:
         part = work.below(provider.id, method)
         instead = self._instead.get(method)
         if instead is not None:
-            self._wait(peer, request_id, method, work, partial(instead, provider, params, part))
+            self._wait(peer, request_id, method, work, partial(instead, provider, params, part, timeout))
             return
         cancel: Callable[[], None] | None = None
 

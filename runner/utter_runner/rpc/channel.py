@@ -14,6 +14,7 @@ import socket
 import sys
 import termios
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from utter_runner.rpc.descriptors import ROOM, Parcel, all_was_read, close_all, received, send_parcel, unix_socket
@@ -160,21 +161,21 @@ class Channel:
         self._drop_queue()
 
     def close_writing(self) -> None:
-        """Give the other side end-of-file on a channel of two pipes (a stdio plugin's stdin).
-
-        What the kernel does not take now is dropped.
-        """
-        if self._write_fd < 0 or self._write_fd == self._read_fd:
+        """Give the other side end-of-file, and go on reading. What the kernel does not take now is dropped."""
+        if self._write_fd < 0:
             return
         self._flush()
         if self._write_fd < 0:
             # The last flush found the other side gone, and the owner closed the channel.
             return
+        self._drop_queue()
+        if self._write_fd == self._read_fd:
+            self._close_sending_half()
+            return
         fd, self._write_fd = self._write_fd, -1
         self.broken = True
         self._forget(fd)
         os.close(fd)
-        self._drop_queue()
 
     def _drop_queue(self) -> None:
         if self._parcels:
@@ -184,6 +185,17 @@ class Channel:
             self._parcels = 0
         self._out.clear()
         self.queued = 0
+
+    def _close_sending_half(self) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        self._blocked = False
+        if self._socket is not None:
+            with suppress(OSError):
+                # It fails when the other side is gone, which reading will tell.
+                self._socket.shutdown(socket.SHUT_WR)
+        self._update_interest(self._read_fd)
 
     def _interest(self, fd: int, events: int) -> None:
         known = self._registered.get(fd)

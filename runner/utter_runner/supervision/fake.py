@@ -14,10 +14,14 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
+from utter_protocol.methods import HealthResult
+from utter_protocol.versions import Negotiated
 from utter_runner.rpc.peer import TIMEOUT_CAP
+from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.instance import wait_for_reply
 from utter_runner.supervision.spec import PluginSpec
 from utter_runner.supervision.states import GONE, RUNNING, readiness
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
     from utter_runner.rpc.deadlines import Deadline, Deadlines
-    from utter_runner.rpc.peer import OnReply
-    from utter_runner.supervision.dialect import Handshake
+    from utter_runner.rpc.peer import OnReply, Peer
     from utter_runner.supervision.states import Status
 
 # What is answered: a result, an error, or what a function of the params returns or raises.
@@ -77,7 +80,10 @@ class FakeInstance:
         self.epoch = 1
         self.status: Status = "ready"
         self.detail = ""
+        self.peer: Peer | None = None
         self.received: list[FakeRequest] = []
+        self.notified: list[tuple[str, Any]] = []
+        self.takes_notifications = True
         self.deadlines = deadlines
         self._open: dict[RequestId, FakeRequest] = {}
         self._next_id = count(1).__next__
@@ -98,6 +104,21 @@ class FakeInstance:
     def requires(self) -> tuple[str, ...]:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
+
+    def describe(self, *, methods: Iterable[str] = (), streams: Iterable[str] = (), kind: str = "bundle") -> None:
+        """Say in a handshake what it answers and sends."""
+        self.handshake = Handshake(
+            version="1.0.0",
+            kind=kind,
+            negotiated=Negotiated(PROTOCOL, ABI, ()),
+            provides=self.spec.provides,
+            requires=self.spec.requires,
+            permissions=(),
+            methods=tuple(methods),
+            streams=tuple(streams),
+            health=HealthResult(),
+            warnings=(),
+        )
 
     async def wait_received(self, count: int = 1) -> FakeRequest:
         """Wait until so many requests have reached it; return the last of them."""
@@ -168,6 +189,13 @@ class FakeInstance:
             token = trio.lowlevel.current_trio_token()
             token.run_sync_soon(self.answer, request, self.answers[method])
         return request.id
+
+    def notify(self, method: str, params: bytes | Raw) -> bool:
+        """Send a notification; see `Instance.notify`."""
+        sent = self.running and self.takes_notifications
+        if sent:
+            self.notified.append((method, msgspec.json.decode(params)))
+        return sent
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch; see `Instance.cancel`."""

@@ -2,12 +2,13 @@
 
 Rules here: the instance owns its process and its peer; `status` changes through the transition table only; a peer lives
 exactly one epoch, so that an answer of an old epoch has nobody to reach. Whether and when to start again is the
-supervisor's decision.
+supervisor's decision; how runner and plugin meet on a socket is the `Meeting`'s.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -15,13 +16,16 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
+from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.peer import Limits, OnReply, Peer
 from utter_runner.supervision.launch import launch
+from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
 from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
     from msgspec import Raw
@@ -116,6 +120,7 @@ class Instance:
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None
         self.ended = trio.Event()
+        self._warned: set[str] = set()
         self.works: dict[RequestId, Work] = {}
         """What the requests in flight of this epoch are part of, as far as that was said."""
         self._health: HealthResult | None = None
@@ -128,6 +133,8 @@ class Instance:
         self._requests = requests
         self._on_change = on_change
         self._launched = launched
+        self._meeting = Meeting(spec, timing, reactor, deadlines)
+        self._other_pid: int | None = None
 
     @property
     def id(self) -> str:
@@ -158,8 +165,24 @@ class Instance:
 
     # ---- one epoch
 
-    def start(self) -> None:
-        """Spawn the process of the next epoch. Raises SpawnError."""
+    async def wait_other(self) -> socket.socket:
+        """Wait until a plugin that somebody else starts is there, however long that takes; return its connection."""
+        before = f"; before that: {self.detail}" if self.detail else ""
+
+        def say(why: str) -> None:
+            if self.detail != why + before:
+                self.detail = why + before
+                logger.info("%s is %s: %s", self.id, self.status, self.detail)
+                self._on_change(self)
+
+        return await self._meeting.wait(say)
+
+    def start(self, connection: socket.socket | None = None) -> None:
+        """Begin the next epoch: spawn the process, or take the connection of one that somebody else started.
+
+        Raises:
+            SpawnError: the process cannot be started.
+        """
         self.epoch += 1
         self.admitted = False
         self.handshake = None
@@ -168,18 +191,34 @@ class Instance:
         self._health = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
+        if connection is not None:
+            self._attach_socket(connection)
+            return
         launched, self._launched = self._launched, None
-        process = ChildProcess(launched or launch(self.spec, self.epoch, self._environ), self._reactor, self._on_stderr)
+        launched = launched or launch(self.spec, self.epoch, self._environ, self._meeting.endpoint)
+        self._meeting.take(launched.endpoint)
+        process = ChildProcess(launched, self._reactor, self._on_stderr)
         self.process = process
-        self.peer = Peer(
-            self._reactor,
-            self._deadlines,
-            process.stdout_fd,
-            process.stdin_fd,
-            self,
-            name=self.id,
-            limits=self._limits,
-        )
+        if self.spec.transport == "stdio":
+            self._attach(process.stdout_fd, process.stdin_fd)
+
+    async def connect(self) -> None:
+        """Wait until runner and process are connected. Raises RpcError when they are not in time."""
+        if self.peer is None and self.process is not None:
+            self._attach_socket(await self._meeting.expect(self.process.pid, self.process.mark))
+
+    def close(self) -> None:
+        """Let nobody connect any more, until the next epoch."""
+        self._meeting.close()
+
+    def _attach_socket(self, connection: socket.socket) -> None:
+        self._other_pid = peer_credentials(connection).pid
+        self._meeting.occupied(by_plugin=True)
+        fd = connection.detach()
+        self._attach(fd, fd)
+
+    def _attach(self, read_fd: int, write_fd: int) -> None:
+        self.peer = Peer(self._reactor, self._deadlines, read_fd, write_fd, self, name=self.id, limits=self._limits)
 
     async def greet(self) -> None:
         """Do the handshake. Raises RpcError."""
@@ -190,7 +229,10 @@ class Instance:
             # It changed while the handshake was under way.
             self.note_health(self._health)
         for warning in self.handshake.warnings:
-            logger.warning("%s: %s", self.id, warning)
+            # Said once, and not again by every epoch.
+            if warning not in self._warned:
+                self._warned.add(warning)
+                logger.warning("%s: %s", self.id, warning)
 
     async def health(self) -> HealthResult:
         """Ask whether it is well. Raises RpcError."""
@@ -204,10 +246,18 @@ class Instance:
         if self.handshake is not None:
             self.handshake = msgspec.structs.replace(self.handshake, health=health)
 
+    def kill(self, reason: str) -> None:
+        """End this epoch at once; what somebody else started is only disconnected."""
+        if self.process is not None:
+            self.process.signal_group(signal.SIGKILL)
+        elif self.peer is not None:
+            self.peer.close(reason)
+
     async def wait_end(self) -> None:
         """Wait until the process is gone or the wire is closed, whichever comes first."""
         process = self.process
         if process is None:
+            await self.ended.wait()
             return
         async with trio.open_nursery() as nursery:
 
@@ -221,22 +271,37 @@ class Instance:
     async def tear_down(self, reason: str) -> int | None:
         """End process and peer of this epoch, whatever state they are in; return the exit code."""
         process, peer = self.process, self.peer
-        if process is None or peer is None:
-            return None
         with trio.CancelScope(shield=True):
             try:
-                if process.exited.is_set():
-                    # Its last words may still be in the pipe.
-                    await peer.finish(reason)
+                if process is None:
+                    await self._part()
+                elif process.exited.is_set():
+                    # Its last words may still be on their way.
+                    if peer is not None:
+                        await peer.finish(reason)
                     await process.clean_up()
                 else:
-                    await process.stop(peer.channel.close_writing, grace=self._timing.stop)
-                    await peer.finish(reason)
+                    await process.stop(self._end_input, grace=self._timing.stop)
+                    if peer is not None:
+                        await peer.finish(reason)
             finally:
-                peer.close(reason)
-                self.late_replies += peer.late_replies
-                self.process = self.peer = None
-        return process.returncode
+                if peer is not None:
+                    peer.close(reason)
+                    self.late_replies += peer.late_replies
+                self.process = self.peer = self._other_pid = None
+                self._meeting.occupied(by_plugin=False)
+        return process.returncode if process is not None else None
+
+    def _end_input(self) -> None:
+        if self.peer is not None:
+            self.peer.channel.close_writing()
+
+    async def _part(self) -> None:
+        """Take leave of what somebody else started: it may finish what it is at."""
+        if self.peer is not None and not self.peer.closed:
+            self._end_input()
+            with trio.move_on_after(self._timing.stop):
+                await self.ended.wait()
 
     # ---- requests to the plugin
 
@@ -295,6 +360,10 @@ class Instance:
             f"the runner waits for no answer to a request {request_id!r}",
             {"field": "request"},
         )
+
+    def notify(self, method: str, params: bytes | Raw) -> bool:
+        """Send a notification to the running epoch; False when it could not be sent."""
+        return self.peer is not None and self.running and self.peer.notify(method, params)
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch."""
@@ -357,7 +426,7 @@ class Instance:
             "epoch": self.epoch,
             "status": self.status,
             "detail": self.detail,
-            "pid": process.pid if process else None,
+            "pid": process.pid if process else self._other_pid,
             "transport": self.spec.transport,
             "provides": list(self.provides),
             "requires": list(self.requires),
@@ -370,6 +439,7 @@ class Instance:
             "streams": list(handshake.streams) if handshake else [],
             "restarts": self.restarts,
             "junk_bytes": self.junk_bytes,
+            "refused_connections": self._meeting.refused,
             "late_replies": self.late_replies + (self.peer.late_replies if self.peer else 0),
             "stderr_tail": process.stderr_tail[-2000:] if process else "",
             "warnings": list(handshake.warnings) if handshake else list(self.spec.warnings),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import signal
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,13 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
+from utter_runner.supervision.ending import describe_end, why_final
 from utter_runner.supervision.instance import Instance
 from utter_runner.supervision.launch import SpawnError
 from utter_runner.supervision.states import GONE, RUNNING, readiness
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from utter_protocol.capabilities import Registry
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from utter_runner.supervision.spec import PluginSpec, Timing
 
 logger = logging.getLogger(__name__)
-
-EXIT_DO_NOT_RESTART = 125
 
 
 class _Life:
@@ -238,6 +237,7 @@ class Supervisor:
             with trio.CancelScope(shield=True):
                 instance.move("stop")
                 await instance.tear_down("the runner stops it")
+                instance.close()
                 instance.move("stopped")
                 life.done.set()
                 self._settle(life)
@@ -248,9 +248,10 @@ class Supervisor:
         instance = life.instance
         life.refused = None
         life.unwell = ""
+        connection = None if instance.spec.spawn else await self._wait_other(life)
         instance.move("spawn")
         try:
-            instance.start()
+            instance.start(connection)
         except SpawnError as error:
             return self._fail(life, str(error))
         async with trio.open_nursery() as nursery:
@@ -264,20 +265,28 @@ class Supervisor:
         reason = life.unwell or (life.refused.message if life.refused else instance.detail)
         instance.admitted = False
         # Said before the slow part, so that nobody takes it for running meanwhile.
-        instance.move("die", reason or "the process ended")
+        instance.move("die", reason or "it ended")
         self._signal()
-        exit_code = await instance.tear_down(reason or "the process ended")
+        exit_code = await instance.tear_down(reason or "it ended")
         last_words = process.stderr_tail.rpartition("\n")[2] if process else ""
-        return self._after_end(life, exit_code, _describe_end(exit_code, reason, last_words), lived)
+        return self._after_end(life, exit_code, describe_end(exit_code, reason, last_words), lived)
+
+    async def _wait_other(self, life: _Life) -> socket.socket:
+        """Wait for a plugin that somebody else starts. Nobody waits for it: the start is over, and dependents fail."""
+        life.instance.move("await", life.instance.detail)
+        self._settle(life)
+        self._changed()
+        return await life.instance.wait_other()
 
     async def _watch_end(self, life: _Life, scope: trio.CancelScope) -> None:
         await life.instance.wait_end()
         scope.cancel()
 
     async def _become_ready(self, life: _Life) -> RpcError | None:
-        """Greet, prepare, wait for admission; return why it is refused, if it is."""
+        """Connect, greet, prepare, wait for admission; return why it is refused, if it is."""
         instance = life.instance
         try:
+            await instance.connect()
             await instance.greet()
             await self._prepare(instance)
         except RpcError as error:
@@ -367,33 +376,35 @@ class Supervisor:
 
     def _after_end(self, life: _Life, exit_code: int | None, reason: str, lived: float) -> float:
         instance = life.instance
-        policy = instance.spec.restart
         now = trio.current_time()
-        if lived >= self._timing.healthy_after:
+        if lived >= self._timing.healthy_after or (life.refused is None and not instance.spec.spawn):
             life.failures = 0
-        if life.refused is not None and life.refused.code in (ErrorCode.INCOMPATIBLE, ErrorCode.CAPABILITY_MISSING):
-            return self._fail(life, life.refused.message)
-        if exit_code == EXIT_DO_NOT_RESTART:
-            return self._fail(life, f"{reason}; exit code 125 asks not to be restarted")
-        if policy == "never" or (policy == "on-failure" and exit_code == 0 and not life.unwell):
-            return self._fail(life, f'{reason}; restart = "{policy}"')
         recent = [at for at in life.restarts if now - at < self._timing.restart_window]
-        if len(recent) >= self._timing.restarts_in_window:
-            return self._fail(
-                life, f"{reason}; {len(recent)} restarts within {self._timing.restart_window:g} s are the limit"
-            )
+        final = why_final(
+            reason,
+            instance.spec,
+            self._timing,
+            exit_code=exit_code,
+            refused=life.refused,
+            unwell=bool(life.unwell),
+            recent=len(recent),
+        )
+        if final is not None:
+            return self._fail(life, final)
         life.restarts.append(now)
         instance.restarts += 1
         delay = min(self._timing.backoff_first * 2.0 ** min(life.failures, 16), self._timing.backoff_most)
         life.failures += 1
         delay *= 1 + self._random.random() / 4
-        logger.warning("%s#%d: %s; it starts again in %.1f s", instance.id, instance.epoch, reason, delay)
+        what = "it starts again" if instance.spec.spawn else "it is waited for again"
+        logger.warning("%s#%d: %s; %s in %.1f s", instance.id, instance.epoch, reason, what, delay)
         instance.detail = reason
         self._changed()
         return delay
 
     def _fail(self, life: _Life, reason: str) -> float:
         logger.error("%s#%d failed: %s", life.instance.id, life.instance.epoch, reason)
+        life.instance.close()
         life.instance.move("give_up", reason)
         self._changed()
         return math.inf
@@ -429,9 +440,9 @@ class Supervisor:
         try:
             health = await instance.health()
         except RpcError as error:
-            if instance.epoch == epoch and instance.running and instance.process is not None:
+            if instance.epoch == epoch and instance.running:
                 life.unwell = f"it does not answer plugin.health: {error.message}"
-                instance.process.signal_group(signal.SIGKILL)
+                instance.kill(life.unwell)
             return
         if instance.epoch == epoch:
             self.note_health(instance, health)
@@ -440,25 +451,3 @@ class Supervisor:
         """A plugin said how it is, asked or by itself."""
         instance.note_health(health)
         self._review_running()
-
-
-def _describe_end(exit_code: int | None, reason: str, last_words: str) -> str:
-    if exit_code is None:
-        how = reason
-    elif exit_code < 0:
-        how = f"killed by {_signal_name(-exit_code)}"
-    else:
-        how = f"exited with code {exit_code}"
-    parts = [how]
-    if reason and reason not in (how, "end of file"):
-        parts.insert(0, reason)
-    if last_words:
-        parts.append(f"its last line on stderr: {last_words[:300]}")
-    return "; ".join(parts)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -29,6 +29,7 @@ class StoreInThread:
         self.clock = trio.testing.MockClock()
         self.files = BlobFiles(root)
         self.deadlines = Deadlines()
+        self.broken: list[str] = []
         self._quotas = quotas
         self._up = threading.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._run,), kwargs={"clock": self.clock})
@@ -36,7 +37,9 @@ class StoreInThread:
         self._up.wait()
 
     async def _run(self) -> None:
-        self.store = HandleStore(self.files, quotas=self._quotas, deadlines=self.deadlines)
+        self.store = HandleStore(
+            self.files, quotas=self._quotas, deadlines=self.deadlines, on_broken=self.broken.append
+        )
         self._token = trio.lowlevel.current_trio_token()
         self._stop = trio.Event()
         try:

@@ -42,10 +42,14 @@ class HandleStore:
         files: the directory; `run` opens it and `close` closes it.
         quotas: the bounds.
         deadlines: the heap for the sweep.
+        on_broken: told in a sentence why there are no handles: the directory cannot be opened.
     """
 
-    def __init__(self, files: BlobFiles, *, quotas: Quotas, deadlines: Deadlines) -> None:
+    def __init__(
+        self, files: BlobFiles, *, quotas: Quotas, deadlines: Deadlines, on_broken: Callable[[str], None]
+    ) -> None:
         self._files = files
+        self._on_broken = on_broken
         self._books = Books(quotas, deadlines, self._discard)
         self._scopes: dict[str, Scope] = {}
         self._connections = 0
@@ -64,7 +68,7 @@ class HandleStore:
             found = await trio.to_thread.run_sync(self._files.open)
         except StoreError as error:
             self._broken = str(error)
-            logger.warning("%s There are no handles until the runner is started again.", error)
+            self._on_broken(f"{error} There are no handles until the runner is started again.")
         else:
             self._adopt(found)
         self._opened.set()

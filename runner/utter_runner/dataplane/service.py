@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CARRIED = 64
 """How many handles one message takes along."""
+
+_find_scheme = re.compile(b"handle://").search
 
 
 class Caller(NamedTuple):
@@ -175,9 +178,10 @@ class DataPlane:
             sender: a plugin's id, or a client's connection.
             receiver: likewise.
         """
-        found = mentioned(message, MAX_CARRIED)
-        if not found:
+        # Nearly everything that passes has none.
+        if _find_scheme(message) is None:
             return
+        found = mentioned(message, MAX_CARRIED)
         source, target = self._scope_of(sender), self._scope_of(receiver)
         for sha256 in found:
             hold = source.holds.get(sha256)

@@ -102,6 +102,11 @@ class FrameDecoder:
         """How many received bytes no frame has used yet."""
         return len(self._buffer) - self._position
 
+    @property
+    def inside_body(self) -> bool:
+        """Whether the header of a frame has been used and its body has not arrived yet."""
+        return self._body_length >= 0
+
     def take_junk(self) -> bytes:
         """Return what was skipped before headers since the last call, at most `max_junk` bytes, and forget it."""
         if not self._junk:

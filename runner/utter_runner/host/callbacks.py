@@ -34,6 +34,7 @@ class HostCallbacks:
     def __init__(self) -> None:
         self._listeners: dict[str, Listener] = {}
         self._requests: dict[str, RequestHandler] = {}
+        self._at_any_time: set[str] = set()
         # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
         self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
         self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
@@ -48,12 +49,17 @@ class HostCallbacks:
         """Call `listener(instance, method, params)` for each notification that nobody listens for by its method."""
         self._listen_else = listener
 
-    def serve(self, method: str, handler: RequestHandler) -> None:
+    def serve(self, method: str, handler: RequestHandler, *, before_admission: bool = False) -> None:
         """Call `handler(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
 
-        It answers through `peer`, now or later, or raises RpcError.
+        Args:
+            method: the method's name.
+            handler: answers through `peer`, now or later, or raises RpcError.
+            before_admission: do not wait for it: the handler takes a descriptor, which cannot wait.
         """
         self._requests[method] = handler
+        if before_admission:
+            self._at_any_time.add(method)
 
     def on_request(self, instance: Instance, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer a plugin's request. Raises RpcError."""
@@ -70,7 +76,7 @@ class HostCallbacks:
                 f"{instance.id} may have {MAX_HOST_CALLS} requests in flight",
                 {"bound": "max_host_calls", "limit": MAX_HOST_CALLS},
             )
-        if instance.running:
+        if instance.running or method in self._at_any_time:
             handler(instance, peer, request_id, params)
         else:
             self._early.setdefault(peer, {})[request_id] = (handler, params)

@@ -41,9 +41,7 @@ def invoking(method: str, params: Any = None, plugin: str = "desktop", **more: A
 # ---- what may not be asked
 
 
-@pytest.mark.parametrize(
-    "method", ["no.such.method", "", "runner.shutdown", "handle.create", "fd.pass", "Runner.Status"]
-)
+@pytest.mark.parametrize("method", ["no.such.method", "", "runner.shutdown", "handle.open", "fd.send", "Runner.Status"])
 async def test_unknown_methods_are_minus_32601_and_named(tmp_path: Path, method: str) -> None:
     async with house(tmp_path) as made:
         client = await made.client()
@@ -559,8 +557,7 @@ async def test_while_the_runner_stops_methods_that_wait_are_refused(tmp_path: Pa
             made.api.on_request(None, 1, "runner.command", Raw(b'{"utterance":"x"}'))
         assert (error.value.code, error.value.message) == (ErrorCode.NOT_PERMITTED, "the runner is stopping")
     finally:
-        made.endpoint.close()
-        made.reactor.close()
+        made.close()
 
 
 # ---- ptt and streams

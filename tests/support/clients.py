@@ -20,7 +20,10 @@ from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.config import RunnerConfig
+from utter_runner.dataplane.build import build_data_plane
 from utter_runner.dataplane.hub import Hub
+from utter_runner.dataplane.ring import RingWriter
 from utter_runner.host.context import ContextCache
 from utter_runner.host.relay import Relay
 from utter_runner.host.subscriptions import Subscriptions
@@ -210,6 +213,7 @@ class House(Desk):
         limits: Limits | None = None,
         queue: int = 256,
         window: int = 64,
+        config: RunnerConfig | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*persons, **options)
@@ -222,6 +226,17 @@ class House(Desk):
         self.voice = FakeVoice()
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
+        self.handles = directory / "handles"
+        self.ring = RingWriter.create(seconds=1)
+        self.data = build_data_plane(
+            config or RunnerConfig(),
+            self.handles,
+            ring=self.ring,
+            reactor=self.reactor,
+            deadlines=self.deadlines,
+            plugin_known=self.supervisor.get,
+            on_broken=self.refused.append,
+        )
         self.api = ClientApi(
             supervisor=self.supervisor,
             registry=load_registry(),
@@ -231,6 +246,7 @@ class House(Desk):
             speaker=self.voice,
             context=ContextCache(self.supervisor).snapshot,
             streams=self.streams,
+            data=self.data,
             status=self.status,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -288,6 +304,7 @@ class House(Desk):
             async with self.running() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.reactor.run)
+                await nursery.start(self.data.run)
                 await nursery.start(self.api.run)
                 self.server.start()
                 try:
@@ -299,8 +316,14 @@ class House(Desk):
             assert self.hub._subscribers == {}
             assert len(self.bus) == 0
         finally:
-            self.endpoint.close()
-            self.reactor.close()
+            self.close()
+
+    def close(self) -> None:
+        """Free everything."""
+        self.data.close()
+        self.ring.close()
+        self.endpoint.close()
+        self.reactor.close()
 
 
 @asynccontextmanager

@@ -186,7 +186,9 @@ class Supervisor:
         life = self._lives[plugin]
         life.restarts.clear()
         life.failures = 0
-        life.wake.set()
+        if life.instance.status in ("failed", "backoff"):
+            # Of one that runs, it would cut short the pause after its end.
+            life.wake.set()
 
     async def run(self, started: trio.Event) -> None:
         """Run all plugins until `stop`; sets `started` when each is admitted or has failed for the first time."""

@@ -109,7 +109,7 @@ def available(
 @group.command()
 @guarded
 def check(
-    path: Annotated[str, typer.Argument(metavar="MANIFEST|DIR", help="An utter-plugin.toml, or where one lies.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="An utter-plugin.toml, or where one lies.")],
     as_json: Json = False,
 ) -> Exit:
     """Read a manifest, and print every problem with file and line. Exit code 1: there are some."""

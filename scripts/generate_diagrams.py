@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from utter_runner.dataplane import streams
 from utter_runner.supervision import states
 from utter_runner.voice import machine
 
@@ -22,6 +23,7 @@ def page() -> str:
     for title, source, diagram in (
         ("A plugin instance", "runner/utter_runner/supervision/states.py", states.diagram()),
         ("A voice session", "runner/utter_runner/voice/machine.py", machine.mermaid()),
+        ("A subscription", "runner/utter_runner/dataplane/streams.py", streams.diagram()),
     ):
         parts += ["", f"## {title}", "", f"The table is in `{source}`.", "", "```mermaid", diagram.strip(), "```"]
     return "\n".join(parts) + "\n"

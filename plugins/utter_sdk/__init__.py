@@ -19,5 +19,15 @@ Example:
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import ActionResult
 from utter_sdk.plugin import Cancelled, Plugin
+from utter_sdk.streams import AsyncStream, Stream, StreamClosed
 
-__all__ = ["ActionResult", "Cancelled", "ErrorCode", "Plugin", "RpcError"]
+__all__ = [
+    "ActionResult",
+    "AsyncStream",
+    "Cancelled",
+    "ErrorCode",
+    "Plugin",
+    "RpcError",
+    "Stream",
+    "StreamClosed",
+]

@@ -14,6 +14,7 @@ import msgspec
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import ActionResult
+from utter_sdk.stdio import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,10 @@ class Handler:
             (none, or `dict`: any JSON object).
         lane: the worker thread that it runs on; None: the reading thread, or the asyncio loop for an `async def`.
         encode: turns what it returns into JSON.
+        takes: how many arguments it is called with, the params first; 1 means none or one.
 
     Raises:
-        TypeError: the function takes more than one argument, or is `async def` and has a lane.
+        TypeError: the function takes other arguments, or is `async def` and has a lane.
     """
 
     __slots__ = ("_convert_to", "_decode", "encode", "function", "is_async", "lane", "name", "parameter")
@@ -66,6 +68,7 @@ class Handler:
         function: Callable[..., Any],
         lane: str | None,
         encode: Callable[[Any], bytes] = encode_result,
+        takes: int = 1,
     ) -> None:
         self.name = name
         self.function = function
@@ -77,8 +80,10 @@ class Handler:
         if self.is_async and lane is not None:
             raise TypeError(f"{name}: an `async def` handler runs on the asyncio loop; it cannot be blocking")
         parameters = list(inspect.signature(function).parameters.values())
-        if len(parameters) > 1 or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters):
-            raise TypeError(f"{name}: a handler takes no argument or one (the params), not {len(parameters)}")
+        wrong = len(parameters) > 1 if takes == 1 else len(parameters) != takes
+        if wrong or any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters):
+            wanted = "no argument or one (the params)" if takes == 1 else "two arguments (the params and the stream)"
+            raise TypeError(f"{name}: a handler takes {wanted}, not {len(parameters)}")
         self.parameter = parameters[0].name if parameters else None
 
     def prepare(self) -> None:
@@ -101,8 +106,8 @@ class Handler:
             raise TypeError(f"{self.name}: the params of {self.function.__qualname__}(): {error}") from None
         self._convert_to = wanted
 
-    def decode(self, raw: bytes | msgspec.Raw) -> tuple[Any, ...]:
-        """Return the positional arguments for a call with the JSON `raw`.
+    def decode(self, raw: bytes | msgspec.Raw, prefix: str = "") -> tuple[Any, ...]:
+        """Return the positional arguments for a call with the JSON `raw`, found in the params' `prefix`.
 
         Raises:
             RpcError: -32602, naming the field.
@@ -112,7 +117,7 @@ class Handler:
         try:
             return (self._decode(raw),)
         except msgspec.ValidationError as error:
-            raise invalid_params(self.name, error) from None
+            raise invalid_params(self.name, error, prefix) from None
 
     def convert(self, value: Any, prefix: str) -> tuple[Any, ...]:
         """Return the positional arguments for a call with an already decoded `value`, found in the params' `prefix`.
@@ -162,3 +167,10 @@ def wire_error(error: BaseException) -> RpcError:
     if isinstance(error, Cancelled):
         return RpcError(ErrorCode.CANCELLED, "the request was cancelled")
     return RpcError(ErrorCode.INTERNAL_ERROR, describe(error), {"exception": type(error).__name__})
+
+
+def log_traceback(error: BaseException) -> None:
+    """Write an exception with its traceback to stderr."""
+    import traceback  # noqa: PLC0415 - a plugin that makes no mistake does not pay for the import
+
+    log("".join(traceback.format_exception(error)))

@@ -1,8 +1,8 @@
 """Where handlers run that must not hold up the reading thread: worker threads in order, and one asyncio loop.
 
 Rules here: a lane is one thread and runs its jobs one after the other, in the order they arrived; threads start with
-their first job and are daemons, because the end of stdin ends the process whatever they are doing; a job handles its
-own errors.
+their first job and are daemons, because the end of the connection ends the process whatever they are doing; a job
+handles its own errors; whoever waits for the runner waits in `wait`, which the test harness replaces with its own time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """The worker threads of one server by name, and its asyncio loop. Used by the reading thread only."""
+    """The worker threads of one plugin by name, and its asyncio loop. Only the reading thread gives it work."""
 
     def __init__(self) -> None:
         self._puts: dict[str, Callable[[Callable[[], None]], None]] = {}
@@ -29,12 +29,20 @@ class Lanes:
             put = self._puts[lane] = _start_worker(lane)
         put(job)
 
+    def thread(self, name: str, job: Callable[[], None]) -> None:
+        """Run `job` on a thread of its own."""
+        threading.Thread(target=job, name=f"utter-{name}", daemon=True).start()
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the loop's thread, started in the order of the calls."""
         if self._loop is None:
             self._loop = _start_loop()
         loop = self._loop
         loop.call_soon_threadsafe(_create_task, loop, coroutine)
+
+    def wait(self, changed: threading.Condition, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait, with `changed` held, until `ready` or for `timeout` seconds; return what `ready` says then."""
+        return changed.wait_for(ready, timeout)
 
 
 def _start_worker(lane: str) -> Callable[[Callable[[], None]], None]:

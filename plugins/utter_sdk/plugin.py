@@ -1,7 +1,8 @@
 """`Plugin`: what an author declares, and `run()`, which serves it.
 
 Rules here: declaring does no I/O; everything declared is fixed when `run()` begins; names that the SDK serves itself
-(`protocol.hello`, `plugin.describe`, `plugin.health`, `action.capabilities`, `action.invoke`) cannot be declared.
+(`protocol.hello`, `plugin.describe`, `plugin.health`, `action.capabilities`, `action.invoke`, `stream.*`) cannot be
+declared.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ from utter_protocol.methods import (
 from utter_sdk.handlers import Cancelled, Handler, encode_action
 from utter_sdk.requests import current
 from utter_sdk.stdio import log
+from utter_sdk.streams import METHODS as _STREAMS
+from utter_sdk.streams import Mode, StreamHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from utter_sdk.server import Server
+    from utter_sdk.connection import Connection
+    from utter_sdk.host import Host
+    from utter_sdk.service import Service
+    from utter_sdk.subscriptions import Subscription
 
 __all__ = ["Cancelled", "Plugin"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 A = TypeVar("A", bound="Callable[..., ActionResult | str | Coroutine[Any, Any, ActionResult | str]]")
+S = TypeVar("S", bound="Callable[[Any, Any], Any]")
+Transport = Literal["stdio", "connect", "listen"]
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,63}")
 _BUILT_IN = ("protocol.hello", "plugin.describe", "plugin.health")
@@ -51,10 +59,11 @@ class Plugin:
         provides: capabilities, `name@N`.
         requires: capabilities that others must provide.
         permissions: permission names.
-        streams: notifications that it sends, for `plugin.describe`.
+        streams: notifications and streams that it sends by `notify` and `host.emit`, for `plugin.describe`.
+        transport: how it meets the runner, as in its manifest: "stdio", "connect" or "listen".
 
     Raises:
-        ValueError: `name` or `kind` is none.
+        ValueError: `name`, `kind` or `transport` is none.
     """
 
     def __init__(
@@ -67,16 +76,19 @@ class Plugin:
         requires: Iterable[str] = (),
         permissions: Iterable[str] = (),
         streams: Iterable[str] = (),
+        transport: Transport = "stdio",
     ) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"a plugin's name must match ^{_NAME.pattern}$, not {name!r}")
         if kind not in get_args(PluginKind):
             raise ValueError(f"a plugin's kind is one of {', '.join(get_args(PluginKind))}, not {kind!r}")
+        if transport not in get_args(Transport):
+            raise ValueError(f"a plugin's transport is one of {', '.join(get_args(Transport))}, not {transport!r}")
         self.hello = HelloResult(
             protocol=PROTOCOL,
             abi=ABI,
             plugin=PluginInfo(name=name, version=version, kind=kind),
-            transport="stdio",
+            transport=transport,
             provides=list(provides),
             requires=list(requires),
             permissions=list(permissions),
@@ -84,11 +96,22 @@ class Plugin:
         self.methods: dict[str, Handler] = {}
         self.notifications: dict[str, Handler] = {}
         self.ops: dict[str, Handler] = {}
+        self.streams: dict[str, StreamHandler] = {}
         self.start_hooks: list[Handler] = []
         self.current_health = HealthResult()
         self._op_list: list[Op] = []
-        self._streams = list(streams)
-        self._server: Server | None = None
+        self._announced = list(streams)
+        self._host: Host | None = None
+        self.served_by: Service | None = None
+
+    @property
+    def host(self) -> Host:
+        """What may be asked of the runner, from handlers and on_start hooks that are not inline."""
+        if self._host is None:
+            from utter_sdk.host import Host  # noqa: PLC0415 - only for those who ask
+
+            self._host = Host(self._connection)
+        return self._host
 
     def method(self, name: str, *, blocking: bool | str = False) -> Callable[[F], F]:
         """Serve a request with the decorated function.
@@ -105,7 +128,8 @@ class Plugin:
         """
 
         def declare(function: F) -> F:
-            if name in self.methods or name in _BUILT_IN or (name in _ACTIONS and self.ops):
+            taken = name in self.methods or name in _BUILT_IN
+            if taken or (name in _ACTIONS and self.ops) or (name in _STREAMS and self.streams):
                 raise ValueError(f"{name} is served already")
             self.methods[name] = Handler(name, function, _lane(blocking))
             return function
@@ -124,7 +148,8 @@ class Plugin:
         """
 
         def declare(function: F) -> F:
-            if name in self.notifications or name == "$/cancel":
+            taken = name in self.notifications or name in ("$/cancel", "stream.closed")
+            if taken or (name in _STREAMS and self.streams):
                 raise ValueError(f"{name} is taken already")
             self.notifications[name] = Handler(name, function, None)
             return function
@@ -179,6 +204,37 @@ class Plugin:
 
         return declare
 
+    def stream(self, name: str, *, mode: Mode = "lossy") -> Callable[[S], S]:
+        """Offer a stream: the decorated function is called for each subscriber, and sends until it returns.
+
+        The function takes the params of the subscription (`dict`, or a `msgspec.Struct`) and the stream: a plain
+        function gets a `Stream` and a thread of its own, an `async def` an `AsyncStream` and runs on the asyncio loop.
+        At most 64 run at once. `stream.send` waits while the subscriber of a reliable stream is behind. When the
+        function returns, the subscriber is told that the stream is complete; when it raises, why it is not. When the
+        subscriber stops, `send` raises `StreamClosed`, host calls raise `Cancelled`, `on_cancel` callbacks are called,
+        and an `async def` that waits elsewhere is cancelled.
+
+        Args:
+            name: the stream's name, which is the method of its items.
+            mode: "lossy" or "reliable", for subscribers who do not say what they want.
+
+        Raises:
+            ValueError: the name is taken, or the mode is none.
+            TypeError: the function's signature does not fit.
+        """
+        if mode not in get_args(Mode):
+            raise ValueError(f"a stream's mode is lossy or reliable, not {mode!r}")
+
+        def declare(function: S) -> S:
+            if name in self.streams:
+                raise ValueError(f"the stream {name} is declared already")
+            if any(method in self.methods or method in self.notifications for method in _STREAMS):
+                raise ValueError("declare either streams or the methods stream.*")
+            self.streams[name] = StreamHandler(name, function, mode)
+            return function
+
+        return declare
+
     @overload
     def on_start(self, function: F, /) -> F: ...
     @overload
@@ -211,9 +267,32 @@ class Plugin:
             RuntimeError: the plugin has not been greeted yet.
             ValueError: it exceeds max_frame.
         """
-        if self._server is None:
-            raise RuntimeError(f"notify({method!r}): the plugin is not running; call it from handlers or on_start")
-        self._server.notify(method, params)
+        self._connection(f"notify({method!r})").notify(method, params)
+
+    def subscribe(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        mode: Mode | None = None,
+        plugin: str | None = None,
+    ) -> Subscription:
+        """Subscribe to a stream of the runner or of another plugin.
+
+        It returns at once; a refusal is raised by whoever takes the first item. Close it, or use it in a `with` block.
+
+        Args:
+            method: the stream's name.
+            params: its parameters, what msgspec encodes as a JSON object; None sends `{}`.
+            mode: None leaves it to the stream.
+            plugin: whose stream, where several plugins offer it.
+
+        Raises:
+            RuntimeError: the plugin has not been greeted yet.
+            ValueError: it exceeds max_frame.
+        """
+        connection = self._connection(f"subscribe({method!r})")
+        return connection.subscriptions.subscribe(method, params, mode, plugin)
 
     def log(self, text: str) -> None:
         """Write a line to stderr, which the runner logs under the plugin's id."""
@@ -225,10 +304,11 @@ class Plugin:
         A change is announced as `plugin.health_changed`, so that the runner need not wait for its next question.
         """
         changed = HealthResult(status=status, detail=detail)
-        announce = changed != self.current_health and self._server is not None and self._server.greeted
+        announce = changed != self.current_health
         self.current_health = changed
-        if announce:
-            self.notify("plugin.health_changed", changed)
+        connection = None if self.served_by is None else self.served_by.connection
+        if announce and connection is not None and connection.greeted:
+            connection.notify("plugin.health_changed", changed)
 
     def cancelled(self) -> bool:
         """Whether the caller gave up on the request that the calling handler works on. Then raise `Cancelled`."""
@@ -242,30 +322,44 @@ class Plugin:
         Without effect in handlers that run inline, which nothing can cancel.
         """
         request = current.get()
-        if request is not None and self._server is not None:
-            self._server.requests.on_cancel(request, callback)
+        if request is not None and request.connection is not None:
+            request.connection.requests.on_cancel(request, callback)
 
     def describe(self) -> DescribeResult:
         """Return the answer to `plugin.describe`."""
         actions = _ACTIONS if self.ops else ()
-        return DescribeResult(methods=[*_BUILT_IN, *self.methods, *actions], streams=list(self._streams))
+        streams = _STREAMS if self.streams else ()
+        return DescribeResult(
+            methods=[*_BUILT_IN, *self.methods, *actions, *streams],
+            streams=[*self.streams, *(name for name in self._announced if name not in self.streams)],
+        )
 
     def capabilities(self) -> CapabilitiesResult:
         """Return the answer to `action.capabilities`."""
         return CapabilitiesResult(ops=list(self._op_list))
 
     def run(self) -> NoReturn:
-        """Serve stdin and stdout until stdin ends or SIGTERM arrives; never returns.
+        """Serve the runner until it ends the connection or SIGTERM arrives; never returns.
 
-        Exit code 0 after either, whatever handlers are still doing; `on_cancel` callbacks are called first, `atexit`
+        The transport `stdio` is stdin and stdout. For `connect` and `listen` the socket is UTTER_PLUGIN_SOCKET, else
+        `$XDG_RUNTIME_DIR/utter/plugins/<name>.sock`. A plugin that was not started by the runner waits there for a
+        runner, and for the next one when that has gone. What a connection carried ends with it; on_start hooks run
+        again only if the next runner brings other settings, or if they had failed.
+
+        Exit code 0 after the end, whatever handlers are still doing; `on_cancel` callbacks are called first, `atexit`
         functions are not. A handler that raises `SystemExit` ends the process with its code (125: do not restart).
-        Started by hand on a terminal it says what it is and exits with 2.
+        Started by hand on a terminal, a `stdio` plugin says what it is and exits with 2.
         """
         from utter_sdk.server import Server, refuse_terminal  # noqa: PLC0415 - those who only test or list do not serve
 
         refuse_terminal(self)
-        self._server = Server(self)
-        self._server.run()
+        self.served_by = server = Server(self)
+        server.run()
+
+    def _connection(self, what: str) -> Connection:
+        if self.served_by is None:
+            raise RuntimeError(f"{what}: the plugin is not running; call it from handlers or on_start")
+        return self.served_by.greeted_connection(what)
 
 
 def _lane(blocking: bool | str) -> str | None:

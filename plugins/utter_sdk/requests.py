@@ -1,7 +1,8 @@
 """Requests that are being worked on: which ones, which are cancelled, and that each is answered once.
 
 Rules here: `Requests` alone adds, cancels and finishes, under its lock, and calls nobody meanwhile; an inline handler's
-request never enters the table, because nobody can cancel it.
+request never enters the table, because nobody can cancel it; an open stream's handler works in a scope, which is a
+request without an id.
 """
 
 from __future__ import annotations
@@ -16,31 +17,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_protocol.messages import RequestId
+    from utter_sdk.connection import Connection
 
 MAX_IN_FLIGHT = 1024
 
 
 class Request:
-    """One request on a lane or on the asyncio loop."""
+    """One request on a lane or on the asyncio loop.
 
-    __slots__ = ("callbacks", "cancelled", "id", "started")
+    Attributes:
+        id: the runner's id of it; None for the scope of an open stream.
+        connection: the connection that it came on.
+        callbacks: what the plugin wants to be called when it is cancelled.
+        waits: what the SDK itself does then, by the thing that waits: it ends host calls and wakes whoever waits.
+    """
 
-    def __init__(self, request_id: RequestId) -> None:
+    __slots__ = ("callbacks", "cancelled", "connection", "finished", "id", "started", "waits")
+
+    def __init__(self, request_id: RequestId | None, connection: Connection | None = None) -> None:
         self.id = request_id
+        self.connection = connection
         self.cancelled = False
         self.started = False
+        self.finished = False
         self.callbacks: list[Callable[[], object]] = []
+        self.waits: dict[object, Callable[[], object]] = {}
 
 
 current: ContextVar[Request | None] = ContextVar("utter_sdk_request", default=None)
 
 
 class Requests:
-    """The table of one server."""
+    """The table of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection | None = None) -> None:
+        self._connection = connection
         self._lock = threading.Lock()
         self._table: dict[RequestId, Request] = {}
+        self._scopes: set[Request] = set()
 
     def refuse_duplicate(self, request_id: RequestId) -> None:
         """Check that an id is free.
@@ -68,7 +82,7 @@ class Requests:
                     f"max_in_flight ({MAX_IN_FLIGHT} requests) is reached",
                     {"bound": "max_in_flight"},
                 )
-            request = self._table[request_id] = Request(request_id)
+            request = self._table[request_id] = Request(request_id, self._connection)
             return request
 
     def start(self, request: Request) -> bool:
@@ -80,7 +94,20 @@ class Requests:
     def finish(self, request: Request) -> None:
         """Take out a request that started; its handler's answer is the one."""
         with self._lock:
-            del self._table[request.id]
+            request.finished = True
+            request.waits.clear()
+            if request.id is None:
+                self._scopes.discard(request)
+            else:
+                del self._table[request.id]
+
+    def open_scope(self) -> Request:
+        """Return a scope that has started; `finish` ends it."""
+        with self._lock:
+            scope = Request(None, self._connection)
+            scope.started = True
+            self._scopes.add(scope)
+            return scope
 
     def on_cancel(self, request: Request, callback: Callable[[], object]) -> None:
         """Call `callback` when the request is cancelled; at once if it is already."""
@@ -89,6 +116,24 @@ class Requests:
                 request.callbacks.append(callback)
                 return
         callback()
+
+    def attach(self, request: Request, waiting: object, wake: Callable[[], object]) -> bool:
+        """Have `wake` called when the request is cancelled, until `detach`.
+
+        Returns:
+            False if it is cancelled already; `wake` will not be called then.
+        """
+        with self._lock:
+            if request.cancelled:
+                return False
+            if not request.finished:
+                request.waits[waiting] = wake
+            return True
+
+    def detach(self, request: Request, waiting: object) -> None:
+        """Undo `attach`; may be called again."""
+        with self._lock:
+            request.waits.pop(waiting, None)
 
     def cancel(self, request_id: RequestId) -> tuple[bool, list[Callable[[], object]]]:
         """Mark a request; unknown ids and repetitions are nothing.
@@ -100,19 +145,37 @@ class Requests:
             request = self._table.get(request_id)
             if request is None or request.cancelled:
                 return False, []
-            request.cancelled = True
             if not request.started:
+                request.cancelled = True
                 del self._table[request_id]
                 return True, []
-            callbacks, request.callbacks = request.callbacks, []
-            return False, callbacks
+            return False, _mark(request)
 
-    def cancel_all(self) -> list[Callable[[], object]]:
-        """Mark all; return the callbacks to call."""
+    def cancel_scope(self, scope: Request) -> list[Callable[[], object]]:
+        """Mark a scope; return the callbacks to call."""
+        with self._lock:
+            return [] if scope.cancelled else _mark(scope)
+
+    def cancel_all(self, *, waits: bool) -> list[Callable[[], object]]:
+        """Mark all; return the callbacks to call.
+
+        Args:
+            waits: whether what the SDK does is among them. At the end of the process it is not: nobody will go on
+                waiting, and nothing more may be written to a runner that may not read.
+        """
         with self._lock:
             found: list[Callable[[], object]] = []
-            for request in self._table.values():
-                request.cancelled = True
-                found += request.callbacks
-                request.callbacks = []
+            for request in (*self._table.values(), *self._scopes):
+                if not waits:
+                    request.waits.clear()
+                found += _mark(request)
             return found
+
+
+def _mark(request: Request) -> list[Callable[[], object]]:
+    request.cancelled = True
+    # The plugin's own first: an `async def` handler is cancelled before what it waits for is.
+    callbacks = [*request.callbacks, *request.waits.values()]
+    request.callbacks = []
+    request.waits.clear()
+    return callbacks

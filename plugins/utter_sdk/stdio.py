@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 
 from utter_protocol.framing import MAX_FRAME, encode_frame
 
@@ -31,17 +32,28 @@ def take_over() -> Wire:
     Raises:
         OSError: stdin, stdout or stderr is closed.
     """
-    wire = Wire(os.dup(0), os.dup(1))
+    wire = Wire(empty_stdin(), os.dup(1))
+    stdout_to_stderr()
+    return wire
+
+
+def empty_stdin() -> int:
+    """Point fd 0 at nothing; return a private descriptor of what it was."""
+    stdin = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
     os.close(nothing)
+    return stdin
+
+
+def stdout_to_stderr() -> None:
+    """Point fd 1 at stderr."""
     os.dup2(2, 1)
     # What was printed before now goes where it belongs; later prints appear at once.
     sys.stdout.flush()
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True, errors="backslashreplace")
-    return wire
 
 
 class FrameTooLargeError(ValueError):
@@ -52,9 +64,14 @@ class FrameTooLargeError(ValueError):
 
 
 class Wire:
-    """Blocking reads for one thread, whole frames out for any."""
+    """Blocking reads for one thread, whole frames out for any.
+
+    Attributes:
+        descriptors: what came with the bytes and nobody has taken yet; pipes carry none.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.descriptors: deque[int] = deque()
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._lock = threading.Lock()

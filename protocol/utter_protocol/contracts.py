@@ -121,12 +121,17 @@ RESERVED = (
 
 
 def methods_of(capability: str) -> frozenset[str]:
-    """The requests that whoever provides `capability` answers; empty for a capability without methods of its own."""
-    return frozenset(
+    """The requests that whoever provides `capability` answers; empty for a capability without methods of its own.
+
+    A capability below `perception.` that the table does not know has one method of the same name.
+    """
+    found = frozenset(
         contract.name
         for contract in METHODS.values()
         if contract.capability == capability and contract.form == "request"
     )
+    name = capability.partition("@")[0]
+    return found or (frozenset({name}) if name.startswith("perception.") else frozenset())
 
 
 def is_reserved(method: str) -> bool:

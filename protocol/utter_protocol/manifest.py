@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from utter_protocol.capabilities import CAPABILITY_PATTERN, MAX_DECLARED, MAX_LENGTH, CapabilityError, parse_capability
 from utter_protocol.methods import PluginKind
-from utter_protocol.toml_lines import Key, line_of
+from utter_protocol.toml_lines import Key, line_of, shown_key
 from utter_protocol.versions import PROTOCOL_PATTERN, oldest_accepted, parse_protocol
 
 if TYPE_CHECKING:
@@ -162,10 +162,24 @@ class ManifestError(ValueError):
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """The manifest in the TOML file `path`.
 
+    What needs a library that is slow to import is left to `settings.check_manifest`.
+
     Raises:
         ManifestError: the file cannot be read, is not TOML, or breaks a rule of `Manifest`; or its runtime is `native`.
     """
     file = Path(path)
+    document, text = read_manifest(file)
+    if problems := manifest_problems(document, text):
+        raise ManifestError(file, problems)
+    return msgspec.convert(document, Manifest)
+
+
+def read_manifest(file: Path) -> tuple[dict[str, Any], str]:
+    """What stands in the TOML file, not checked any further, and its text.
+
+    Raises:
+        ManifestError: it cannot be read, is too large, is not TOML or nests too deeply.
+    """
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
@@ -176,27 +190,30 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise ManifestError(file, [Problem(1, "", message)])
     try:
         text = data.decode()
-        document = tomllib.loads(text)
-        problems = _problems(document, text)
+        return tomllib.loads(text), text
     except UnicodeDecodeError as error:
-        problems = [Problem(data.count(b"\n", 0, error.start) + 1, "", "The manifest is not UTF-8 text.")]
+        problem = Problem(data.count(b"\n", 0, error.start) + 1, "", "The manifest is not UTF-8 text.")
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line ([0-9]+)", str(error))
         line = int(found[1]) if found else text.count("\n") + 1
-        problems = [Problem(line, "", f"The manifest is not valid TOML: {error}.")]
+        problem = Problem(line, "", f"The manifest is not valid TOML: {error}.")
     except RecursionError:
-        problems = [Problem(1, "", "The manifest nests its values too deeply.")]
-    if problems:
-        raise ManifestError(file, problems)
-    return msgspec.convert(document, Manifest)
+        problem = _TOO_DEEP
+    raise ManifestError(file, [problem])
 
 
 _Found = tuple[Key, str]
+_TOO_DEEP = Problem(1, "", "The manifest nests its values too deeply.")
 
 
-def _problems(document: dict[str, Any], text: str) -> list[Problem]:
-    found = list(_struct_problems(Manifest, document, ())) or list(_joint_problems(msgspec.convert(document, Manifest)))
-    return sorted(Problem(line_of(text, key), _shown_key(key), message) for key, message in found)
+def manifest_problems(document: dict[str, Any], text: str) -> list[Problem]:
+    """Every rule of `Manifest` that `document`, which is what `text` says, breaks; in the order of the lines."""
+    try:
+        found = list(_struct_problems(Manifest, document, ()))
+        found = found or list(_joint_problems(msgspec.convert(document, Manifest)))
+    except RecursionError:
+        return [_TOO_DEEP]
+    return sorted(Problem(line_of(text, key), shown_key(key), message) for key, message in found)
 
 
 def _struct_problems(struct: type[msgspec.Struct], table: dict[str, Any], within: Key) -> Iterator[_Found]:
@@ -206,13 +223,13 @@ def _struct_problems(struct: type[msgspec.Struct], table: dict[str, Any], within
     for name in table.keys() - fields.keys():
         near = difflib.get_close_matches(name, fields, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"The known fields are {', '.join(fields)}."
-        yield (*within, name), f"There is no field {_shown_key((*within, name))}. {hint}"
+        yield (*within, name), f"There is no field {shown_key((*within, name))}. {hint}"
     for name, field in fields.items():
         key = (*within, name)
         if name in table:
             yield from _value_problems(key, table[name], field.type)
         elif field.required:
-            yield key, f"The field {_shown_key(key)} is missing. It must be {_description(field.type)}."
+            yield key, f"The field {shown_key(key)} is missing. It must be {_description(field.type)}."
 
 
 def _value_problems(key: Key, value: Any, expected: Any) -> Iterator[_Found]:
@@ -225,13 +242,13 @@ def _value_problems(key: Key, value: Any, expected: Any) -> Iterator[_Found]:
             for position, item in enumerate(value):
                 yield from _struct_problems(Model, item, (*key, position))
             return
-        subject = f", and {_shown_key(key)}" if inner_key else ", and it"
-        message = f"{_shown_key(where)} is {_shown_value(inner)}{subject} must be {_description(expected)}."
+        subject = f", and {shown_key(key)}" if inner_key else ", and it"
+        message = f"{shown_key(where)} is {_shown_value(inner)}{subject} must be {_description(expected)}."
         if key in {("provides",), ("requires",)} and inner_key and isinstance(inner, str):
-            message = f"{_shown_key(where)}: {_capability_problem(inner)}"
+            message = f"{shown_key(where)}: {_capability_problem(inner)}"
         yield where, message
     else:
-        yield from _not_json(key, value)
+        yield from not_json(key, value)
 
 
 def _capability_problem(text: str) -> str:
@@ -242,16 +259,16 @@ def _capability_problem(text: str) -> str:
     raise AssertionError(f"the manifest's pattern refuses {text!r}, which is a capability")
 
 
-def _not_json(key: Key, value: Any) -> Iterator[_Found]:
-    """What TOML can say and JSON cannot: the values travel to the plugin as JSON."""
+def not_json(key: Key, value: Any) -> Iterator[_Found]:
+    """What TOML can say and JSON cannot, below `key`: the values travel to the plugin as JSON."""
     if isinstance(value, dict):
         for name, child in value.items():
-            yield from _not_json((*key, name), child)
+            yield from not_json((*key, name), child)
     elif isinstance(value, list):
         for position, child in enumerate(value):
-            yield from _not_json((*key, position), child)
+            yield from not_json((*key, position), child)
     elif not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-        yield key, f"{_shown_key(key)} is {_shown_value(value)}, which JSON cannot express. Write it as a string."
+        yield key, f"{shown_key(key)} is {_shown_value(value)}, which JSON cannot express. Write it as a string."
 
 
 def _joint_problems(manifest: Manifest) -> Iterator[_Found]:
@@ -262,6 +279,11 @@ def _joint_problems(manifest: Manifest) -> Iterator[_Found]:
                 "The runtime native is refused: code inside the runner would share its memory and all of its rights, "
                 "so one fault would end every plugin and no permission would hold. Use subprocess."
             ),
+        )
+    if manifest.runtime == "wasm" and manifest.transport != "stdio":
+        yield (
+            ("transport",),
+            f"The transport is {manifest.transport}, and a module of the runtime wasm has no sockets: it speaks stdio.",
         )
     if manifest.max_protocol and parse_protocol(manifest.max_protocol) < parse_protocol(manifest.protocol):
         yield (
@@ -281,10 +303,6 @@ def _locate(value: Any, error: str) -> tuple[tuple[int, ...], Any]:
 
 def _description(expected: Any) -> str:
     return next(str(meta.description) for meta in expected.__metadata__ if meta.description)
-
-
-def _shown_key(key: Key) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
 def _shown_value(value: Any) -> str:
@@ -341,19 +359,11 @@ def unmet_conditions(manifest: Manifest, *, runner: str, protocol: str, platform
         platform: this machine, from `current_platform`.
     """
     checks = (
-        runtime_condition(manifest),
         platform_condition(manifest, platform),
         runner_condition(manifest, runner),
         protocol_condition(manifest, protocol),
     )
     return [reason for reason in checks if reason]
-
-
-def runtime_condition(manifest: Manifest) -> str:
-    """Why the manifest's runtime cannot be run, or an empty string."""
-    if manifest.runtime == "subprocess":
-        return ""
-    return f"The runtime {manifest.runtime} is specified, but this runner cannot run it yet. Use subprocess."
 
 
 def platform_condition(manifest: Manifest, platform: str) -> str:

@@ -189,6 +189,14 @@ class SpeakParams(msgspec.Struct, kw_only=True):
     voice: str = ""
 
 
+class SpeakRequest(msgspec.Struct, kw_only=True):
+    """`runner.speak`."""
+
+    text: str
+    voice: str = ""
+    timeout_ms: int | None = None
+
+
 class ConfirmParams(msgspec.Struct, kw_only=True):
     """runner -> client `host.confirm`. `text` is what a person must read; `digest` the hash of the canonical step."""
 
@@ -276,6 +284,14 @@ class SessionReport(msgspec.Struct, kw_only=True):
     latency_ms: dict[str, float] = {}
 
 
+class AudioLevel(msgspec.Struct, kw_only=True):
+    """An item of the stream `audio.level`, in dB of full scale, -120 for silence; `clipped`: the peak is at its end."""
+
+    rms_db: float
+    peak_db: float
+    clipped: bool
+
+
 class RunnerInvokeParams(msgspec.Struct, kw_only=True):
     """`runner.invoke`. `params` is forwarded unparsed unless the method has side effects."""
 
@@ -292,11 +308,13 @@ class ValidateParams(msgspec.Struct, kw_only=True):
 
 
 class SubscribeParams(msgspec.Struct, kw_only=True):
-    """`stream.subscribe`."""
+    """`stream.subscribe`. `plugin` is a subscriber's choice among several; `window` the runner's, towards a plugin."""
 
     method: str
-    params: dict[str, Any] = {}
+    params: msgspec.Raw = msgspec.Raw(b"{}")
     mode: Literal["lossy", "reliable"] | None = None
+    plugin: str | None = None
+    window: int | None = None
 
 
 class SubscribeResult(msgspec.Struct, kw_only=True):
@@ -317,6 +335,13 @@ class StreamStopParams(msgspec.Struct, kw_only=True):
     """`stream.stop`."""
 
     stream_id: str
+
+
+class StreamClosedParams(msgspec.Struct, kw_only=True):
+    """`stream.closed`, a notification of whoever sends the stream's items: there will be no more of them."""
+
+    stream_id: str
+    reason: str
 
 
 class StreamData(msgspec.Struct, kw_only=True):

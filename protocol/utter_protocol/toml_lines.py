@@ -21,6 +21,11 @@ _BUDGET = 4 * 2**20
 """How many characters are parsed at most, counting those again that are parsed again."""
 
 
+def shown_key(key: Sequence[str | int]) -> str:
+    """A key as people write it: `items[2].name`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
+
+
 def line_of(text: str, key: Sequence[str | int]) -> int:
     """The line, counted from 1, on which `key` is set in the valid TOML document `text`.
 

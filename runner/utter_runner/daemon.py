@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +19,10 @@ import trio
 
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
+from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult
+from utter_protocol.kinds import SttPartial, SttResult
+from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
@@ -28,7 +31,14 @@ from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.dataplane.build import build_data_plane, handle_root
+from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
+from utter_runner.host.context import ContextCache
+from utter_runner.host.own_streams import OwnStreams
+from utter_runner.host.relay import Relay
+from utter_runner.host.requests import HostRequests
+from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Limits
@@ -43,9 +53,12 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_runner.clients.endpoint import Endpoint
+    from utter_protocol.messages import RequestId
+    from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
     from utter_runner.confirm.confirmer import Surface
+    from utter_runner.rpc.endpoint import Endpoint
+    from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
     from utter_runner.supervision.spec import PluginSpec
@@ -82,6 +95,8 @@ class Daemon:
         self._state = "starting"
         self._warnings: list[str] = []
         self._hints: dict[str, list[str]] = {}
+        # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
+        self._met: dict[str, int] = {}
         for problem in problems:
             self._warn(problem)
         self._build(environ, specs, launched)
@@ -97,12 +112,14 @@ class Daemon:
         self._registry = load_registry()
         self._ops = OpRegistry()
         self._candidates = CandidateStore()
-        self._events = EventBus(self.status, queue=runner.lossy_queue, window=runner.credit_window)
+        hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
+        self._events = EventBus(hub, self.status)
         emit = self._emit_and_log if config.log.content else self._events.emit
         host = HostCallbacks()
         host.listen("router.hints_changed", self._hints_changed)
         host.listen("stt.partial", self._partial)
         host.listen("plugin.health_changed", self._health_changed)
+        self._host = host
         self._supervisor = Supervisor(
             specs,
             reactor=self._reactor,
@@ -135,6 +152,7 @@ class Daemon:
             confirmer=confirmer,
             emit=emit,
         )
+        relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
         self._voice: Voice = build_voice(
             config,
@@ -142,15 +160,47 @@ class Daemon:
             commands=commands,
             hints=self.hints,
             emit=emit,
+            on_transcript=self._final,
+            on_level=self._on_level,
+            open_stream=OwnStreams(relay).open,
             timeout=timeout,
         )
+        host.listen("stt.final", self._voice.recogniser.on_final)
+        self._build_streams(hub, relay, host)
+        self._data = build_data_plane(
+            runner,
+            handle_root(runner, environ, self._endpoint.path),
+            ring=self._voice.ring,
+            reactor=self._reactor,
+            deadlines=self._deadlines,
+            plugin_known=self._supervisor.get,
+            on_broken=self._warn,
+        )
+        for method in self._data.methods:
+            host.serve(method, partial(self._on_data, method), before_admission=True)
+        self._context = ContextCache(self._supervisor)
+        host.listen("context.changed", self._context.changed)
+        self._host_requests = HostRequests(
+            self._supervisor,
+            gate=self._gate,
+            confirmer=confirmer,
+            context=self._context,
+            emitter=relay,
+            carry=self._data.carry,
+            instead={"tts.speak": self._voice.speak_for},
+            timeout=timeout,
+        )
+        self._host_requests.attach(host)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
             gate=self._gate,
             commands=commands,
             voice=self._voice.controller,
-            events=self._events,
+            speaker=self._voice.speaker,
+            context=self._context.snapshot,
+            streams=self._streams,
+            data=self._data,
             status=self.status,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -169,6 +219,18 @@ class Daemon:
             self._warn("There is no [socket] section, so every program of this user may use the runner.")
         if config.log.content:
             self._warn("[log] content is on: what is said and shown is logged.")
+
+    def _build_streams(self, hub: Hub, relay: Relay, host: HostCallbacks) -> None:
+        level = self._voice.level
+        self._level = Topic(
+            hub, "audio.level", RUNNER_STREAMS["audio.level"], refusal=level.refusal, on_active=level.want
+        )
+        self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
+        self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
+        self._streams = Subscriptions(hub, relay, self._registry)
+        for topic in (self._events, self._level, self._partials, self._finals):
+            self._streams.offer(topic.method, topic)
+        self._streams.attach(host)
 
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
@@ -192,6 +254,7 @@ class Daemon:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
         finally:
+            self._data.close()
             self._voice.close()
             self._reactor.close()
 
@@ -199,6 +262,8 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
             await nursery.start(self._gate.run)
+            await nursery.start(self._host_requests.run)
+            await nursery.start(self._data.run)
             await nursery.start(self._api.run)
             self._server.start()
             try:
@@ -253,6 +318,8 @@ class Daemon:
                 self._ops.advertise(instance.id, answer.ops)
             except AdvertiseError as error:
                 raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
+        elif "input.inject" in offered:
+            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
         if "knowledge.catalog" in offered:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
@@ -268,10 +335,22 @@ class Daemon:
             self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
 
     def _plugin_changed(self, instance: Instance) -> None:
+        self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
             self._ops.withdraw(instance.id)
             self._candidates.forget(instance.id)
+            self._context.forget(instance)
+        elif instance.running and instance.epoch != self._met.get(instance.id):
+            self._met[instance.id] = instance.epoch
+            self._host.admitted(instance)
+            self._context.admitted(instance)
+            self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+
+    def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        permissions = instance.handshake.permissions if instance.handshake else instance.spec.permissions
+        caller = self._data.plugin(instance.id, may_hear="microphone" in permissions)
+        self._data.request(caller, peer, request_id, method, params)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
@@ -287,8 +366,15 @@ class Daemon:
         self._supervisor.note_health(instance, health)
 
     def _partial(self, instance: Instance, params: Raw) -> None:
-        partial = decode_answer(params, _Partial, "stt.partial", instance.id)
+        partial = decode_answer(params, SttPartial, "stt.partial", instance.id)
         self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
+        self._partials.send(partial)
+
+    def _final(self, session: str, transcript: Transcript) -> None:
+        self._finals.send(SttResult(session=session, text=transcript.text.strip(), confidence=transcript.confidence))
+
+    def _on_level(self, level: AudioLevel) -> None:
+        self._level.send(level)
 
     def hints(self) -> list[str]:
         """The phrases of every running router."""
@@ -324,11 +410,6 @@ class Daemon:
             "content_logging": self._config.log.content,
             "warnings": list(self._warnings),
         }
-
-
-class _Partial(msgspec.Struct):
-    session: str
-    text: str
 
 
 @contextmanager

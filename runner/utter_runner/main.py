@@ -14,14 +14,17 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from utter_protocol.packages import user_directories
 from utter_runner import __version__
-from utter_runner.clients.endpoint import Endpoint, EndpointError, default_socket_path
-from utter_runner.config import Config, ConfigError, load_config
-from utter_runner.supervision.launch import Launched, SpawnError, launch
+from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
+from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
+from utter_runner.supervision.launch import Launched, SpawnError, launch, remove_tmp
 from utter_runner.supervision.resolve import ResolveError, resolve
+from utter_runner.supervision.settings import settings_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,12 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("utter_runner")
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
-
-
-def default_config_path(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_CONFIG_HOME/utter/runner.toml`."""
-    base = environ.get("XDG_CONFIG_HOME")
-    return Path(base or Path(environ.get("HOME", "/"), ".config"), "utter", "runner.toml")
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -61,23 +58,45 @@ def _load_config(path: Path) -> Config:
     return config
 
 
-def plugin_specs(config: Config) -> tuple[list[PluginSpec], list[str]]:
-    """Return what to run, and a sentence for each plugin that cannot be run."""
-    specs, problems = [], []
-    for entry in config.plugin:
-        if entry.enabled:
-            try:
-                specs.append(resolve(entry, config.runner.plugin_dirs))
-            except ResolveError as error:
-                problems.append(str(error))
+def plugin_specs(
+    config: Config, environ: Mapping[str, str], *, thorough: bool = False
+) -> tuple[list[PluginSpec], list[str]]:
+    """Return what to run, and a sentence for everything for which a plugin cannot be run.
+
+    Args:
+        config: the configuration.
+        environ: names the directories of packages.
+        thorough: whether schemas are looked at even where there is nothing that could break them.
+    """
+    specs: list[PluginSpec] = []
+    problems: list[str] = []
+    directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
+    for position, entry in enumerate(config.plugin):
+        if not entry.enabled:
+            continue
+        try:
+            spec = resolve(entry, directories, environ=environ, runner_socket=config.runner.socket_path)
+        except ResolveError as error:
+            problems.append(str(error))
+            continue
+        place = partial(_place, config, position)
+        if wrong := settings_problems(spec, place, thorough=thorough):
+            problems += wrong
+        else:
+            specs.append(spec)
     return specs, problems
+
+
+def _place(config: Config, position: int, key: Sequence[str | int]) -> str:
+    return place_in(config, ("plugin", position, *key))
 
 
 def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
     """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
     for spec in specs:
-        with suppress(SpawnError):
-            launched[spec.id] = launch(spec, 1, os.environ)
+        if spec.spawn:
+            with suppress(SpawnError):
+                launched[spec.id] = launch(spec, 1, os.environ)
 
 
 def _log_stream() -> TextIO:
@@ -119,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     level = options.log_level or config.log.level
     logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=_log_stream())
-    specs, problems = plugin_specs(config)
+    specs, problems = plugin_specs(config, os.environ, thorough=options.check)
     problems += config.warnings
     if options.check:
         return _check(config, path, len(specs), problems)
@@ -145,8 +164,11 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
         gc.enable()
         return daemon.serve(config, endpoint, specs, launched, problems)
     finally:
-        for process, _mark in launched.values():
-            if process.poll() is None:
+        for one in launched.values():
+            if one.process.poll() is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                    os.killpg(one.process.pid, signal.SIGKILL)
+                one.process.wait()
+            remove_tmp(one.tmp)
+            if one.endpoint is not None:
+                one.endpoint.close()

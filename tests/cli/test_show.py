@@ -214,3 +214,58 @@ def test_an_older_runner_without_the_method(runner: FakeRunner, capsys: pytest.C
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+CONTEXT = {
+    "window": {"app": "foot", "title": "\x1b[31mroot"},
+    "clipboard": "a [bold]text[/bold]",
+    "meta": {
+        "window": {"source": "niri", "age_ms": 1200, "provenance": "screen"},
+        "clipboard": {"source": "clip", "age_ms": 125_000, "provenance": "screen"},
+    },
+}
+
+
+def test_context_for_people_and_programs(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    runner.answers["context.snapshot"] = CONTEXT
+    assert main(["context"]) == 0
+    clipboard, window = lines(capsys)
+    assert clipboard.split("  ")[:: len(clipboard.split("  ")) - 1] == ["clipboard", "clip, 2 min ago"]
+    assert "a [bold]text[/bold]" in clipboard
+    assert r'{"app":"foot","title":"\u001b[31mroot"}' in window
+    assert window.endswith("niri, 1 s ago")
+    assert main(["context", "window", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == CONTEXT
+    assert [params for method, params in runner.calls if method == "context.snapshot"] == [
+        {"sources": []},
+        {"sources": ["window"]},
+    ]
+
+
+def test_an_empty_context_says_so(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    runner.answers["context.snapshot"] = {"meta": {}}
+    assert main(["context"]) == 0
+    captured = capsys.readouterr()
+    assert "no context plugin" in captured.err
+    assert captured.out.strip() == ""
+
+
+@pytest.mark.parametrize(("result", "code"), [({"spoken": True}, 0), ({"spoken": False, "duration_ms": 3}, 1)])
+def test_speak(runner: FakeRunner, capsys: pytest.CaptureFixture[str], result: dict[str, Any], code: int) -> None:
+    runner.answers["runner.speak"] = result
+    assert main(["speak", "Your tea is ready.", "--voice", "alto"]) == code
+    assert ("cut short" in capsys.readouterr().err) == (code == 1)
+    assert runner.calls[-1] == (
+        "runner.speak",
+        {"text": "Your tea is ready.", "voice": "alto", "timeout_ms": 60_000},
+    )
+    assert main(["speak", "Tea.", "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == result
+
+
+def test_hush(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    runner.answers["runner.hush"] = {"stopped": True}
+    assert main(["hush", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"stopped": True}
+    assert main(["hush"]) == 0
+    assert capsys.readouterr().out == ""

@@ -20,8 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utter_runner.clients import auth
-from utter_runner.clients.auth import SO_PEERPIDFD, Admission, Credentials, peer_credentials
+from utter_runner.clients.auth import Admission
 from utter_runner.config import SocketConfig
+from utter_runner.rpc.credentials import SO_PEERPIDFD, Credentials, peer_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,8 @@ import trio
 from support.clients import house, settle
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder
-from utter_runner.clients.events import MAX_STREAMS_PER_PEER, EventBus
+from utter_runner.clients.events import EventBus
+from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER, Hub
 from utter_runner.dataplane.streams import RELIABLE_HOLD
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Peer
@@ -70,25 +71,25 @@ async def test_each_stream_counts_for_itself(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_encoded_when_nobody_listens() -> None:
-    bus = EventBus(dict, queue=1, window=1)
+    bus = EventBus(Hub(queue=1, window=1), dict)
     bus.emit({"event": object()})
 
 
 async def test_an_event_is_encoded_once_however_many_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from utter_runner.clients import events  # noqa: PLC0415 - patched here
+    from utter_runner.dataplane import hub  # noqa: PLC0415 - patched here
 
     async with house(tmp_path) as made:
         client = await made.client()
         for _ in range(5):
             await client.subscribe()
         encoded: list[Any] = []
-        plain = events.encode
+        plain = hub.encode
 
         def counting(value: Any) -> bytes:
             encoded.append(value)
             return plain(value)
 
-        monkeypatch.setattr(events, "encode", counting)
+        monkeypatch.setattr(hub, "encode", counting)
         event = {"event": "warning", "text": "x"}
         made.emit(event)
     assert encoded.count(event) == 1
@@ -109,7 +110,7 @@ async def test_stop_is_idempotent_and_stops(tmp_path: Path) -> None:
         assert [seq for seq, _ in client.items(stopped)] == [0]
         assert [seq for seq, _ in client.items(going)] == [0, 1]
         assert await client.call("stream.stop", {"stream_id": going}) == {}
-        assert made.bus._streams == {}
+        assert len(made.hub) == len(made.bus) == 0
 
 
 @pytest.mark.parametrize("how", ["close", "stop"])
@@ -118,15 +119,13 @@ async def test_the_streams_of_a_connection_end_with_it(tmp_path: Path, how: str)
         client = await made.client()
         await client.subscribe("reliable")
         await client.subscribe()
-        (streams,) = made.bus._streams.values()
-        held = [weakref.ref(stream) for stream in streams.values()]
-        del streams
+        held = [weakref.ref(stream) for stream in made.bus._streams]
         if how == "close":
             await client.stream.aclose()
         else:
             made.server.stop()
         await settle()
-        assert made.bus._streams == {}
+        assert len(made.hub) == len(made.bus) == 0
         made.emit({"event": "warning", "text": "x"})
         gc.collect()
         assert [ref() for ref in held] == [None, None]
@@ -277,12 +276,12 @@ class Nobody:
 async def test_a_lossy_reader_that_is_slow_sees_by_the_gap_how_many_it_lost() -> None:
     reactor, deadlines = Reactor(), Deadlines()
     slow, quick = Slow(reactor, deadlines), Slow(reactor, deadlines)
-    bus = EventBus(lambda: {"big": "x" * 1000}, queue=10, window=4)
+    bus = EventBus(Hub(queue=10, window=4), lambda: {"big": "x" * 1000})
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reactor.run)
-            lossy = bus.subscribe(slow.peer, "lossy")
-            other = bus.subscribe(quick.peer, "lossy")
+            lossy = bus.open(slow.peer, "lossy")
+            other = bus.open(quick.peer, "lossy")
             bus.begin(lossy)
             bus.begin(other)
             for number in range(500):
@@ -293,7 +292,7 @@ async def test_a_lossy_reader_that_is_slow_sees_by_the_gap_how_many_it_lost() ->
                 quick.read()
             assert quick.seqs == list(range(501))
             assert other.dropped == 0
-            assert len(lossy._held) == 10
+            assert lossy.held == 10
             assert lossy.dropped > 100
             # It is not the peer's queue that grows in its place.
             assert slow.peer.channel.queued < 80_000
@@ -321,11 +320,11 @@ async def test_a_lossy_reader_that_is_slow_sees_by_the_gap_how_many_it_lost() ->
 async def test_a_reliable_reader_that_is_slow_loses_nothing() -> None:
     reactor, deadlines = Reactor(), Deadlines()
     slow = Slow(reactor, deadlines)
-    bus = EventBus(dict, queue=1, window=1000)
+    bus = EventBus(Hub(queue=1, window=1000), dict)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reactor.run)
-            stream = bus.subscribe(slow.peer, "reliable")
+            stream = bus.open(slow.peer, "reliable")
             bus.begin(stream)
             for _ in range(300):
                 bus.emit({"event": "warning", "text": "x" * 1000})

@@ -16,9 +16,9 @@ import pytest
 
 from support.docs import ROOT, blocks, tables
 from utter_runner import main
-from utter_runner.clients.endpoint import default_socket_path
 from utter_runner.config import Config, parse_config
 from utter_runner.config.schema import AudioConfig
+from utter_runner.rpc.endpoint import default_socket_path
 from utter_runner.voice.hotkeys import Bindings
 
 if TYPE_CHECKING:

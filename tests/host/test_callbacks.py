@@ -1,4 +1,4 @@
-"""What plugins may ask of the runner: nothing yet; and who hears what they announce."""
+"""What plugins may ask of the runner, and who hears what they announce."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from support.host import AskingPeer
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.supervision.fake import FakeInstance
 
 
 @pytest.mark.parametrize("method", ["host.action", "host.confirm", "host.context", "runner.invoke", "runner.auth", ""])
-def test_every_request_of_a_plugin_is_refused_by_name(method: str) -> None:
+def test_a_request_that_nobody_serves_is_refused_by_name(method: str) -> None:
     host = HostCallbacks()
     host.listen(method, lambda _instance, _params: pytest.fail("a request is no announcement"))
     with pytest.raises(RpcError) as error:
@@ -21,6 +22,21 @@ def test_every_request_of_a_plugin_is_refused_by_name(method: str) -> None:
     assert error.value.code == ErrorCode.METHOD_NOT_FOUND
     # Known by the instance that it is, not by what it says.
     assert error.value.data == {"method": method, "plugin": "nosy"}
+
+
+def test_requests_go_to_whoever_serves_them() -> None:
+    host = HostCallbacks()
+    asked: list[Any] = []
+    peer = AskingPeer()
+
+    def serve(instance: Any, its_peer: Any, request_id: int, params: Raw) -> None:
+        asked.append((instance.id, its_peer, request_id, bytes(params)))
+
+    host.serve("host.context", serve)
+    host.on_request(FakeInstance("p"), peer, 7, "host.context", Raw(b"{}"))
+    assert asked == [("p", peer, 7, b"{}")]
+    with pytest.raises(RpcError):
+        host.on_request(FakeInstance("p"), None, 8, "host.action", Raw(b"{}"))
 
 
 def test_announcements_go_to_whoever_listens_for_them() -> None:

@@ -280,10 +280,11 @@ def test_a_plain_manifest_runs_here(tmp_path: Path) -> None:
     assert unmet(manifest(tmp_path)) == []
 
 
-def test_wasm_is_read_but_cannot_be_run(tmp_path: Path) -> None:
-    assert unmet(manifest(tmp_path, runtime='"wasm"')) == [
-        "The runtime wasm is specified, but this runner cannot run it yet. Use subprocess."
-    ]
+def test_a_module_has_no_sockets(tmp_path: Path) -> None:
+    assert unmet(manifest(tmp_path, runtime='"wasm"')) == []
+    for transport in ("connect", "listen"):
+        with pytest.raises(ManifestError, match=f"The transport is {transport}, and a module of the runtime wasm has"):
+            manifest(tmp_path, runtime='"wasm"', transport=f'"{transport}"')
 
 
 @pytest.mark.parametrize(
@@ -335,8 +336,8 @@ def test_max_protocol(tmp_path: Path, max_protocol: str, protocol: str, runs: bo
 
 
 def test_every_reason_is_given(tmp_path: Path) -> None:
-    found = manifest(tmp_path, runtime='"wasm"', platforms='["plan9"]', min_runner='"9.0"', max_protocol='"1.0"')
-    assert len(unmet(found, protocol="1.9")) == 4
+    found = manifest(tmp_path, platforms='["plan9"]', min_runner='"9.0"', max_protocol='"1.0"')
+    assert len(unmet(found, protocol="1.9")) == 3
 
 
 def test_a_runner_version_that_is_none_is_a_programming_error(tmp_path: Path) -> None:

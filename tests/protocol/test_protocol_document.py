@@ -12,22 +12,35 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from utter_protocol import ABI, PROTOCOL, framing, methods, nesting
+from utter_protocol import ABI, PROTOCOL, contracts, framing, host, kinds, methods, nesting
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder, FramingError
+from utter_protocol.json_schema import MAX_SCHEMA_BYTES
 from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.config import RunnerConfig, VoiceConfig
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
+from utter_runner.host.context import MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
+from utter_runner.voice.speaker import MAX_SPOKEN
+from utter_runner.wasm import host as wasm
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "protocol/PROTOCOL.md").read_text()
 NOTHING = dict[str, Any]
+
+
+def item(data: type[msgspec.Struct]) -> Any:
+    """The params of a stream's items."""
+    return msgspec.defstruct(f"{data.__name__}Item", [("stream_id", str), ("seq", int), ("data", data)], kw_only=True)
+
+
+# `host.confirm` goes both ways, with different params.
+FROM_PLUGIN = "host.confirm, from a plugin"
 
 # What the payloads of each method are. None: the method has no answer.
 PAYLOADS: dict[str, tuple[Any, Any]] = {
@@ -43,11 +56,35 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "action.invoke": (methods.InvokeParams, methods.ActionResult),
     "stt.start": (methods.SttStartParams, NOTHING),
     "stt.feed": (methods.SttFeedParams, None),
-    "stt.partial": (NOTHING, None),
+    "stt.partial": (kinds.SttPartial, None),
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
-    "tts.speak": (methods.SpeakParams, NOTHING),
+    "stt.final": (kinds.SttResult, None),
+    "tts.speak": (methods.SpeakParams, kinds.SpeakResult),
+    "tts.audio": (item(kinds.SpeechItem), None),
+    "llm.complete": (kinds.LlmCompleteParams, kinds.LlmCompleteResult),
+    "llm.delta": (item(kinds.LlmDelta), None),
+    "llm.choose": (kinds.LlmChooseParams, kinds.LlmChooseResult),
+    "context.snapshot": (kinds.SnapshotParams, NOTHING),
+    "context.changed": (kinds.ContextChanged, None),
+    "context.live": (methods.StreamData, None),
+    "perception.screenshot": (kinds.ScreenshotParams, kinds.ScreenshotResult),
+    "perception.tree": (kinds.TreeParams, kinds.TreeResult),
+    "perception.text": (kinds.TextParams, kinds.TextResult),
+    "perception.tabs": (NOTHING, kinds.TabsResult),
+    "input.inject": (kinds.InjectParams, NOTHING),
+    "input.keys": (item(kinds.KeyItem), None),
+    "ui.render": (kinds.RenderParams, NOTHING),
+    "ui.event": (item(kinds.UiEvent), None),
     "host.confirm": (methods.ConfirmParams, methods.ConfirmResult),
+    FROM_PLUGIN: (host.HostConfirmParams, methods.ConfirmResult),
+    "host.context": (host.HostContextParams, NOTHING),
+    "host.perceive": (host.HostPerceiveParams, NOTHING),
+    "host.action": (host.HostActionParams, methods.ActionResult),
+    "host.emit": (host.HostEmitParams, NOTHING),
+    "host.invoke": (host.HostInvokeParams, NOTHING),
+    "runner.speak": (methods.SpeakRequest, kinds.SpeakResult),
+    "runner.hush": (NOTHING, NOTHING),
     "runner.auth": (methods.AuthParams, NOTHING),
     "runner.status": (NOTHING, NOTHING),
     "runner.plugins": (NOTHING, NOTHING),
@@ -68,7 +105,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "$/cancel": (NOTHING, None),
 }
 # In the document only, until a release implements them; and one that an example calls because it does not exist.
-SPECIFIED = {"llm.choose", "context.snapshot", "handle.create", "handle.fetch", "router.replan"}
+SPECIFIED = {"handle.create", "handle.fetch", "router.replan"}
 
 
 class Example(NamedTuple):
@@ -138,6 +175,12 @@ HEADINGS = re.findall(r"(?m)^#+ (.*)$", TEXT)
 # --- the examples
 
 
+def method_of(message: Any) -> str:
+    """Which entry of PAYLOADS a request or notification belongs to."""
+    method: str = message["method"]
+    return FROM_PLUGIN if method == "host.confirm" and "digest" not in message["params"] else method
+
+
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) > 25
     assert all(example.values for example in EXAMPLES)
@@ -150,14 +193,15 @@ def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
     for value in example.values:
         message = decode_message(json.dumps(value).encode())
         if message.method is not UNSET:
-            assert message.method in PAYLOADS or message.method in SPECIFIED, message.method
+            method = method_of(value)
+            assert method in PAYLOADS or method in SPECIFIED, method
             if message.id is not UNSET:
-                requests[message.id] = message.method
+                requests[message.id] = method
             if message.id in invalid:
                 with pytest.raises(msgspec.ValidationError):
-                    decode(value["params"], PAYLOADS[message.method][0])
-            elif message.method in PAYLOADS:
-                decode(value.get("params", {}), PAYLOADS[message.method][0])
+                    decode(value["params"], PAYLOADS[method][0])
+            elif method in PAYLOADS:
+                decode(value.get("params", {}), PAYLOADS[method][0])
         elif message.error is not UNSET:
             decode(value["error"], methods.WireError)
             assert value["error"]["code"] in {code.value for code in ErrorCode}
@@ -177,7 +221,7 @@ def test_every_request_of_an_example_is_answered_in_it() -> None:
 
 
 def test_every_method_has_an_example() -> None:
-    assert PAYLOADS.keys() - {message.get("method") for message in MESSAGES} == set()
+    assert PAYLOADS.keys() - {method_of(message) for message in MESSAGES if "method" in message} == set()
 
 
 def test_every_payload_struct_belongs_to_a_method() -> None:
@@ -193,7 +237,10 @@ def test_every_payload_struct_belongs_to_a_method() -> None:
         else:
             todo += getattr(type_, "__args__", ())
     defined = {
-        value for value in vars(methods).values() if inspect.isclass(value) and value.__module__ == methods.__name__
+        value
+        for module in (methods, kinds, host)
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__ == module.__name__
     }
     assert defined - used == set()
 
@@ -328,12 +375,30 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
         "from end of input to SIGTERM, and on to SIGKILL, in ms": [timing.stop * 1000],
+        "first and longest pause before a plugin is dialled again, in ms": [
+            timing.dial_first * 1000,
+            timing.dial_most * 1000,
+        ],
+        "longest such pause if somebody else starts it, in ms": [timing.absent_most * 1000],
+        "time to find out who has connected, in ms": [timing.identify * 1000],
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
         "capabilities in one list": [MAX_DECLARED],
         "characters of a capability": [MAX_LENGTH],
         "manifest": [MAX_FILE],
+        "requests that stand upon each other (`max_depth_of_requests`)": [host.MAX_DEPTH],
+        "`host.*` and `stream.*` requests of one plugin in flight (`max_host_calls`)": [host.MAX_HOST_CALLS],
+        "characters of a plugin's question": [host.MAX_QUESTION],
+        "fields of the context": [MAX_FIELDS],
+        "a field of the context": [MAX_FIELD_BYTES],
+        "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
+        "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
+        "characters that are spoken": [MAX_SPOKEN],
+        "schema of the settings": [MAX_SCHEMA_BYTES],
+        "memory of a module, in MiB": [wasm.DEFAULT_MEMORY_MIB],
+        "stack of a module": [wasm.MAX_STACK],
+        "module": [wasm.MAX_MODULE],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}
     assert {name: documented.get(name) for name in code} == code
@@ -348,6 +413,17 @@ def test_links_lead_somewhere() -> None:
     links = set(re.findall(r"\]\(#([^)]+)\)", TEXT))
     assert len(links) > 10
     assert links - anchors == set()
+
+
+def test_every_method_and_stream_of_the_contracts_is_described_under_its_capability() -> None:
+    table = {row[0].strip("`"): row[1] for row in rows("## Capabilities")}
+    for contract in (*contracts.METHODS.values(), *contracts.STREAMS.values()):
+        assert f"`{contract.name}" in TEXT
+        if contract.capability:
+            family = contract.capability.partition(".")[0] + ".*@1"
+            assert contract.capability in table or family in table
+    streams = {contract.capability for contract in contracts.STREAMS.values()}
+    assert streams - table.keys() == {"input.keys@1"}
 
 
 def test_no_heading_occurs_twice() -> None:

@@ -347,8 +347,7 @@ def test_a_blocked_writer_learns_that_the_other_side_is_gone(rig: Rig, end: End)
     end.remote.close()
     rig.settle()
     assert end.broken == 1
-    # Two pipes end one by one; a socket that cannot be written to is not read any more.
-    assert end.ends == ([True] if len(end.fds) == 2 else [])
+    assert end.ends == [True]
     assert end.channel.queued == 0
     end.channel.write(b"y")
     assert end.channel.queued == 0
@@ -452,38 +451,55 @@ def test_a_flush_within_a_turn_takes_what_the_turn_wrote(rig: Rig, end: End) -> 
     assert end.remote.read() == b"answer"
 
 
-def test_end_of_file_for_the_other_side_leaves_reading_alone(rig: Rig, pipe_end: End, calls: Calls) -> None:
-    pipe_end.channel.write(b"last")
-    pipe_end.channel.close_writing()
-    pipe_end.channel.close_writing()
-    assert len(calls.closes) == 1
-    assert pipe_end.remote.read() == b"last"
-    assert pipe_end.remote.ended
-    pipe_end.channel.write(b"dropped")
-    assert pipe_end.channel.queued == 0
-    pipe_end.remote.write(b"answer")
+def test_end_of_file_for_the_other_side_leaves_reading_alone(rig: Rig, end: End, kind: Kind, calls: Calls) -> None:
+    end.channel.write(b"last")
+    end.channel.close_writing()
+    end.channel.close_writing()
+    assert len(calls.closes) == (1 if kind == "pipes" else 0)
+    assert end.remote.read() == b"last"
+    assert end.remote.ended
+    end.channel.write(b"dropped")
+    assert end.channel.queued == 0
+    end.remote.write(b"answer")
     rig.settle()
-    assert pipe_end.received == b"answer"
-    assert pipe_end.broken == 0
-    pipe_end.channel.close()
-    assert sorted(calls.closes) == sorted(pipe_end.fds)
-
-
-def test_end_of_file_does_not_wait_for_a_reader_that_does_not_read(rig: Rig, pipe_end: End) -> None:
-    pipe_end.channel.write(b"x" * 1_000_000)
-    pipe_end.channel.close_writing()
-    assert pipe_end.channel.queued == 0
-    assert len(pipe_end.fds & rig.reactor._callbacks.keys()) == 1
-    assert 0 < len(pipe_end.remote.read()) < 1_000_000
-    assert pipe_end.remote.ended
+    assert end.received == b"answer"
+    assert (end.broken, end.ends) == (0, [])
+    end.remote.close()
     rig.settle()
+    assert (end.broken, end.ends) == (0, [True])
+    end.channel.close()
+    assert sorted(fd for fd in calls.closes if fd in end.fds) == sorted(end.fds)
 
 
-def test_end_of_file_meets_a_reader_that_is_gone(rig: Rig, pipe_end: End, calls: Calls) -> None:
+def test_end_of_file_does_not_wait_for_a_reader_that_does_not_read(rig: Rig, end: End) -> None:
+    end.channel.write(b"x" * 3_000_000)
+    end.channel.close_writing()
+    assert end.channel.queued == 0
+    assert len(end.fds & rig.reactor._callbacks.keys()) == 1
+    assert 0 < len(end.remote.read()) < 3_000_000
+    assert end.remote.ended
+    rig.settle()
+    end.remote.write(b"answer")
+    rig.settle()
+    assert end.received == b"answer"
+
+
+def test_end_of_file_after_the_other_side_gave_it_ends_the_waiting(rig: Rig, socket_end: End) -> None:
+    socket_end.remote.half_close()
+    rig.settle()
+    assert socket_end.ends == [False]
+    socket_end.channel.close_writing()
+    assert socket_end.remote.read() == b""
+    assert socket_end.remote.ended
+    assert not socket_end.fds & rig.reactor._callbacks.keys()
+    assert rig.settle() == 0
+
+
+def test_end_of_file_meets_a_reader_that_is_gone(rig: Rig, end: End, calls: Calls) -> None:
     """The last flush closes the channel; what it closed must not be closed again."""
-    channel = pipe_end.channel
+    channel = end.channel
     channel._on_broken = channel.close
-    pipe_end.remote.close()
+    end.remote.close()
     calls.closes.clear()
 
     def end_of_file() -> None:
@@ -493,13 +509,7 @@ def test_end_of_file_meets_a_reader_that_is_gone(rig: Rig, pipe_end: End, calls:
     rig.reactor.again(end_of_file)
     rig.settle()
     assert channel.closed
-    assert sorted(calls.closes) == sorted(pipe_end.fds)
-
-
-def test_a_socket_has_no_writing_half_to_close(rig: Rig, socket_end: End) -> None:
-    socket_end.channel.close_writing()
-    socket_end.channel.write(b"x")
-    assert socket_end.remote.read() == b"x"
+    assert sorted(calls.closes) == sorted(end.fds)
 
 
 def test_descriptors_that_cannot_be_waited_for_are_closed(rig: Rig, calls: Calls) -> None:

@@ -105,7 +105,7 @@ def test_notifying_before_running_is_a_mistake_that_says_so() -> None:
     with pytest.raises(RuntimeError, match="the plugin is not running"):
         make().notify("router.hints_changed")
     with pytest.raises(RuntimeError, match=r"protocol\.hello has not been answered yet"):
-        Server(make()).notify("router.hints_changed", None)
+        Server(make()).greeted_connection("notify")
 
 
 def test_cancellation_outside_a_handler_is_nothing() -> None:

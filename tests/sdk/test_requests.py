@@ -42,8 +42,8 @@ def test_ending_cancels_all() -> None:
     first, second = requests.add(1), requests.add(2)
     requests.start(first)
     requests.on_cancel(first, lambda: None)
-    assert len(requests.cancel_all()) == 1
-    assert requests.cancel_all() == []
+    assert len(requests.cancel_all(waits=False)) == 1
+    assert requests.cancel_all(waits=False) == []
     assert first.cancelled
     assert not requests.start(second)
 

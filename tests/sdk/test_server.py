@@ -664,5 +664,5 @@ def test_frames_that_are_no_messages_are_answered(run_plugin: RunPlugin) -> None
     process.write(encode_frame(b'{"jsonrpc":"2.0","id":77,"result":{}}'))
     process.wait_stderr("an answer to a request that was never sent (id 77)")
     process.write(b"junk!\n" + encode_frame(b'{"jsonrpc":"2.0","method":"x"}'))
-    process.wait_stderr("skipped 6 bytes on stdin that belong to no frame: b'junk!\\n'")
+    process.wait_stderr("skipped 6 bytes from the runner that belong to no frame: b'junk!\\n'")
     assert process.call("plugin.health")["status"] == "ok"

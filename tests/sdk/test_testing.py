@@ -95,7 +95,7 @@ def test_requests_of_the_plugin_are_refused_not_ignored() -> None:
         "sys.stdout.flush(); os.write(2, os.read(0, 1000))"
     )
     with PluginProcess(script("import os; " + code), handshake=False) as process:
-        process.wait_stderr("host.context: the test harness serves no requests")
+        process.wait_stderr("host.context: the test serves no such request")
 
 
 def test_errors_are_raised(run_plugin: RunPlugin) -> None:
@@ -133,7 +133,7 @@ def test_close_ends_it_and_what_it_started(run_plugin: RunPlugin, ignores: str) 
         @plugin.method("child")
         def child_pid() -> dict:
             if {ignores!r} != "nothing":
-                os.dup2(os.pipe()[0], plugin._server._wire._read_fd)
+                os.dup2(os.pipe()[0], plugin.served_by.connection._wire._read_fd)
             if "SIGTERM" in {ignores!r}:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return {{"pid": child.pid}}

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import utter_plugins
+from utter_protocol import packages
 from utter_protocol.manifest import current_platform
+from utter_protocol.packages import MANIFEST_NAME, bundled_directory
 from utter_runner.config import PluginConfig, parse_config
-from utter_runner.supervision import resolve as room
-from utter_runner.supervision.resolve import MANIFEST_NAME, ResolveError, bundled_directory, resolve
-from utter_runner.supervision.spec import PluginSpec
+from utter_runner.supervision.resolve import ResolveError, resolve
+from utter_runner.supervision.spec import PluginSpec, SettingsSchema
 
 MANIFEST = """
 name = "timer"
@@ -152,9 +153,9 @@ def test_ones_own_comes_before_the_shipped_one(tmp_path: Path) -> None:
 
 
 def test_without_the_shipped_plugins_nothing_of_them_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "find_spec", lambda _name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
     assert bundled_directory() is None
-    assert "no plugin of that id ships" in refusal(PluginConfig(id="espeak"))
+    assert "no plugin of that id ships with the runner or lies in no directory." in refusal(PluginConfig(id="espeak"))
 
 
 @pytest.mark.parametrize("name", ["nobody", "__init__.py", "..", "x/../espeak", "espeak\n"])
@@ -187,22 +188,46 @@ def test_native_is_refused_with_the_reason_wherever_it_is_said(tmp_path: Path) -
         assert "subprocess" in said
 
 
-def test_wasm_is_refused_unless_the_config_says_otherwise(tmp_path: Path) -> None:
-    directory = str(package(tmp_path / "timer", runtime='"wasm"', entrypoint='["timer.wasm"]'))
-    assert "'wasm'" in refusal(entry(manifest=directory))
-    assert "'wasm'" in refusal(entry(runtime="wasm", entrypoint=["x"]))
+HOST = (sys.executable, "-P", "-m", "utter_runner.wasm")
+
+
+def test_a_module_is_run_by_a_host_of_its_own(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer", runtime='"wasm"', entrypoint='["timer.wasm", "-v"]'))
+    spec = resolve(entry(manifest=directory), [])
+    # A module lies beside its manifest, whether or not it is written with a slash, and wherever it runs.
+    assert (spec.argv, spec.cwd) == ((*HOST, "--", f"{directory}/timer.wasm", "-v"), directory)
+    assert resolve(entry(manifest=directory, cwd="/srv"), []).argv == spec.argv
+    # It sees the variables that the config names and no others; their values are not for everybody to read.
+    config = entry(manifest=directory, env={"A": "1", "B": "2"}, pass_env=["LANG", "A"], memory_mib=64)
+    given = ("--memory-mib", "64", "--env", "A", "--env", "B", "--env", "LANG", "--")
+    assert resolve(config, []).argv == (*HOST, *given, f"{directory}/timer.wasm", "-v")
+    # The config may say all of it.
+    config = entry(runtime="wasm", entrypoint=["x.wasm"], cwd=str(tmp_path))
+    assert resolve(config, []).argv == (*HOST, "--", str(tmp_path / "x.wasm"))
+    assert "relative to nothing" in refusal(entry(runtime="wasm", entrypoint=["x.wasm"]))
+    assert "no entrypoint and no manifest" in refusal(entry(runtime="wasm"))
+    # Or something else.
     spec = resolve(entry(manifest=directory, runtime="subprocess", entrypoint=["wasmtime", "timer.wasm"]), [])
     assert (spec.argv, spec.cwd) == (("wasmtime", "timer.wasm"), directory)
 
 
-@pytest.mark.parametrize("transport", ["connect", "listen"])
-def test_other_transports_are_refused_by_name(tmp_path: Path, transport: Any) -> None:
-    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
-    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
-        said = refusal(config)
-        assert f"'{transport}'" in said
-        assert "use stdio" in said
-    assert resolve(entry(manifest=directory, transport="stdio"), []).transport == "stdio"
+def test_a_module_has_no_sockets(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer", runtime='"wasm"', entrypoint='["timer.wasm"]'))
+    for transport in ("connect", "listen"):
+        assert transport in refusal(entry(manifest=directory, transport=transport))
+        manifest = package(tmp_path / transport, runtime='"wasm"', transport=f'"{transport}"')
+        assert f"{manifest / MANIFEST_NAME}:8: The transport is {transport}" in refusal(entry(manifest=str(manifest)))
+
+
+def test_without_wasmtime_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = str(package(tmp_path / "timer", runtime='"wasm"', entrypoint='["timer.wasm"]'))
+    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
+    assert "pip install utter-runner[wasm]" in refusal(entry(manifest=directory))
+
+
+def test_memory_is_bounded_where_it_can_be(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer"))
+    assert "memory_mib" in refusal(entry(manifest=directory, memory_mib=64))
 
 
 def test_conditions_of_the_manifest_are_all_named(tmp_path: Path) -> None:
@@ -213,6 +238,50 @@ def test_conditions_of_the_manifest_are_all_named(tmp_path: Path) -> None:
     assert "utter-runner 999.0 or newer" in said
     fits = package(tmp_path / "fits", platforms='["linux"]', min_runner='"0.1"', max_protocol='"1.0"')
     assert resolve(entry(manifest=str(fits)), []).version == "1.2.0"
+
+
+def test_conditions_hold_whatever_else_the_config_says(tmp_path: Path) -> None:
+    for changes, reason in (
+        ({"platforms": '["plan9"]'}, "The plugin runs on plan9"),
+        ({"min_runner": '"999.0"'}, "utter-runner 999.0 or newer"),
+        ({"max_protocol": '"0.9"', "protocol": '"0.9"'}, "made for protocol 0.9 at most"),
+    ):
+        place = package(tmp_path / str(len(reason)) / "timer", **changes)
+        module = {"runtime": "wasm", "entrypoint": ["x.wasm"]}
+        for config, directories in (
+            (entry(), [str(place.parent)]),
+            (entry(manifest=str(place)), []),
+            (entry(manifest=str(place), entrypoint=["other", "program"]), []),
+            (entry(manifest=str(place), **module), []),
+        ):
+            assert reason in refusal(config, *directories)
+
+
+def test_a_package_that_others_could_change_is_refused(tmp_path: Path) -> None:
+    place = package(tmp_path / "timer")
+    place.chmod(0o777)
+    for config, directories in (
+        (entry(), [str(tmp_path)]),
+        (entry(manifest=str(place)), []),
+        (entry(manifest=str(place), entrypoint=["other"]), []),
+    ):
+        assert f"{place} can be changed by every user" in refusal(config, *directories)
+
+
+def test_where_was_looked_is_said(tmp_path: Path) -> None:
+    said = refusal(entry(), str(tmp_path / "a"), str(tmp_path / "b"))
+    assert said.endswith(f"or lies in {tmp_path / 'a'}, {tmp_path / 'b'}.")
+
+
+def test_a_schema_for_the_settings_goes_with_them(tmp_path: Path) -> None:
+    schema = '\n[config_schema]\nproperties.ring_seconds = { type = "integer" }\n'
+    place = package(tmp_path / "timer", MANIFEST + schema)
+    spec = resolve(entry(manifest=str(place), settings={"voice": 1}), [])
+    assert spec.settings_schema == SettingsSchema(
+        schema={"properties": {"ring_seconds": {"type": "integer"}}},
+        manifest=str(place / MANIFEST_NAME),
+        configured=frozenset({"voice"}),
+    )
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -270,3 +339,64 @@ def test_a_relative_program_without_a_manifest_lies_in_cwd_or_nowhere(tmp_path: 
     # One without a slash is left to the search path.
     assert resolve(entry(entrypoint=["x"], cwd=str(tmp_path)), []).argv == ("x",)
     assert resolve(entry(entrypoint=["/opt/x"]), []).argv == ("/opt/x",)
+
+
+# ---- over its socket, and started by somebody else
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    """An environment with a private place for sockets."""
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(directory)}
+
+
+@pytest.mark.parametrize("transport", ["connect", "listen"])
+def test_a_socket_is_where_the_runtime_directory_is(tmp_path: Path, runtime: dict[str, str], transport: Any) -> None:
+    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
+    path = f"{runtime['XDG_RUNTIME_DIR']}/utter/plugins/timer.sock"
+    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
+        spec = resolve(config, [], environ=runtime)
+        assert (spec.transport, spec.socket_path, spec.spawn) == (transport, path, True)
+    # The config is stronger, and stdio needs no place.
+    spec = resolve(entry(manifest=directory, transport="stdio"), [], environ={})
+    assert (spec.transport, spec.socket_path) == ("stdio", "")
+
+
+def test_a_socket_without_a_place_is_an_error_that_names_the_plugin(runtime: dict[str, str]) -> None:
+    config = entry(transport="connect", entrypoint=["x"])
+    for environ, words in (
+        ({}, "XDG_RUNTIME_DIR is not set"),
+        ({"XDG_RUNTIME_DIR": "/nonexistent"}, "cannot be used"),
+        ({"XDG_RUNTIME_DIR": runtime["XDG_RUNTIME_DIR"] + "/../" + "run/../" * 20 + "run"}, "at most 107"),
+    ):
+        with pytest.raises(ResolveError, match="Plugin timer: .*" + words):
+            resolve(config, [], environ=environ)
+    assert resolve(config, [], environ={}, runner_socket="/x/r.sock").socket_path == "/x/plugins/timer.sock"
+
+
+def test_what_somebody_else_starts_needs_no_entrypoint_and_no_manifest(tmp_path: Path, runtime: dict[str, str]) -> None:
+    spec = resolve(entry(spawn=False, transport="listen", allow_binaries=["/bin/x"]), [], environ=runtime)
+    assert (spec.spawn, spec.argv, spec.allow_binaries, spec.warnings) == (False, (), ("/bin/x",), ())
+    # One that has them may be started by somebody else as well, such as a debugger.
+    directory = str(package(tmp_path / "timer", transport='"connect"', entrypoint='["./not-there"]'))
+    for config in (entry(spawn=False, manifest=directory), entry(spawn=False, transport="connect", entrypoint=["./x"])):
+        assert resolve(config, [], environ=runtime).argv == ()
+    spec = resolve(entry(spawn=False, manifest=directory), [], environ=runtime)
+    assert (spec.transport, spec.kind, spec.settings["ring_seconds"]) == ("connect", "action", 20)
+
+
+def test_what_somebody_else_starts_has_no_pipes(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer"))
+    for config in (entry(spawn=False), entry(spawn=False, manifest=directory), entry(spawn=False, transport="stdio")):
+        assert 'spawn = false needs transport = "connect" or "listen"' in refusal(config)
+
+
+def test_what_is_allowed_but_unwise_is_a_warning(runtime: dict[str, str]) -> None:
+    def warnings(**fields: Any) -> str:
+        return " ".join(resolve(entry(transport="connect", **fields), [], environ=runtime).warnings)
+
+    assert "Every program of this user may attach" in warnings(spawn=False)
+    assert "allow_binaries has no effect" in warnings(entrypoint=["x"], allow_binaries=["/bin/x"])
+    assert warnings(entrypoint=["x"]) == ""

@@ -40,7 +40,12 @@ def test_what_may_run_is_reached_by_admission_only_and_may_always_die() -> None:
 def test_every_life_can_be_stopped_and_begun_again() -> None:
     for status in set(STATUSES) - {"stopping"}:
         assert next_status(next_status(status, "stop"), "stopped") == "stopped"
-    assert [status for (status, event) in TRANSITIONS if event == "spawn"] == ["stopped", "backoff", "failed"]
+    assert [status for (status, event) in TRANSITIONS if event == "spawn"] == [
+        "stopped",
+        "backoff",
+        "failed",
+        "waiting",
+    ]
     # Once it is being stopped, nothing else happens to it.
     assert [event for (status, event) in TRANSITIONS if status == "stopping"] == ["stopped"]
 

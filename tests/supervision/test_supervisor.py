@@ -10,30 +10,12 @@ import msgspec
 import pytest
 import trio
 
-from support.supervision_tools import plugin
+from support.supervision_tools import call, marked_processes, plugin
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.spec import Timing
 
 House = Callable[..., Any]
-
-
-def marked_processes(name: str) -> list[int]:
-    """Processes that descend from an instance of the plugin `name`."""
-    needle = f"{INSTANCE_VARIABLE}={name}/".encode()
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                if needle in Path(entry.path, "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-async def call(house: Any, name: str, method: str, params: object = None, timeout: float = 10) -> Any:
-    return msgspec.json.decode(await house.supervisor.get(name).call(method, params, timeout=timeout))
 
 
 async def test_a_plugin_becomes_ready_and_answers(house: House) -> None:
@@ -73,6 +55,38 @@ async def test_a_killed_plugin_comes_back_in_a_new_epoch_and_its_requests_are_an
         assert instance.restarts == 1
         assert (await call(running, "good", "again"))["method"] == "again"
     assert ("good", 1, "backoff") in running.history
+
+
+def stand_still_until_exit(pid: int) -> None:
+    """Let the loop take no turn until a process is gone, so that nothing of what it sent has been read by then."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("writing", [True, False])
+async def test_the_answers_that_a_plugin_sent_before_it_ended_arrive(house: House, writing: bool) -> None:
+    """More than one turn handles, whether its end is noticed by reading or by writing."""
+    async with house(plugin("good", "hang=wait")) as running:
+        instance = running.supervisor.get("good")
+        answers: list[RpcError | None] = []
+        unanswered: list[RpcError | None] = []
+        for _ in range(300):
+            instance.request("wait", b"{}", lambda _result, error: answers.append(error), timeout=30)
+        instance.request("part", b"{}", lambda _result, error: unanswered.append(error), timeout=30)
+        stand_still_until_exit(instance.process.pid)
+        if writing:
+            instance.request("wait", b"{}", lambda _result, error: unanswered.append(error), timeout=30)
+        await running.until(lambda: instance.epoch == 2 and instance.running)
+        assert answers == [None] * 300
+        assert [error.code for error in unanswered if error] == [ErrorCode.PLUGIN_FAILED] * (1 + writing)
+
+
+async def test_the_answers_that_a_plugin_sends_when_it_is_stopped_arrive(house: House) -> None:
+    answers: list[RpcError | None] = []
+    async with house(plugin("good", "hang=wait", "part-at-eof")) as running:
+        instance = running.supervisor.get("good")
+        for _ in range(300):
+            instance.request("wait", b"{}", lambda _result, error: answers.append(error), timeout=30)
+    assert answers == [None] * 300
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -274,6 +288,18 @@ async def test_a_refused_plugin_starts_again_once_its_provider_is_there(house: H
         provider.spec = plugin("provider", "provides=experimental/a@1")
         running.supervisor.restart("provider")
         await running.until(lambda: user.status == "ready" and provider.status == "ready")
+
+
+async def test_restarting_one_that_runs_does_not_cut_short_a_later_pause(house: House) -> None:
+    timing = Timing(backoff_first=30.0, stop=0.5)
+    async with house(plugin("good"), timing=timing) as running:
+        good = running.supervisor.get("good")
+        running.supervisor.restart("good")
+        assert not running.supervisor._lives["good"].wake.is_set()
+        os.kill(good.process.pid, signal.SIGKILL)
+        await running.until(lambda: good.status == "backoff")
+        running.supervisor.restart("good")
+        await running.until(lambda: good.epoch == 2 and good.running)
 
 
 async def test_an_unwell_plugin_is_admitted_as_degraded(house: House) -> None:

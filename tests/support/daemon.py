@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from utter_sdk.client import Client
 
 HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+ASKING = Path(__file__).with_name("asking_plugin.py")
+SOURCE = Path(__file__).with_name("stream_source.py")
 ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
 
 QUIET = """
@@ -26,9 +29,73 @@ enabled = false
 """
 
 
-def hostile(name: str, *behaviour: str, extra: str = "") -> str:
-    """A `[[plugin]]` entry that runs the hostile plugin."""
-    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour))
+def hostile(name: str, *behaviour: str, transport: str = "stdio", extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the hostile plugin over `stdio`, `connect` or `listen`."""
+    words = ", ".join(map(_quoted, hostile_argv(name, *behaviour, transport=transport)))
+    return f'[[plugin]]\nid = "{name}"\ntransport = "{transport}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def external(name: str, *, transport: str = "connect", extra: str = "") -> str:
+    """A `[[plugin]]` entry for a plugin that the test starts: see `External`."""
+    return f'[[plugin]]\nid = "{name}"\ntransport = "{transport}"\nspawn = false\n{extra}\n'
+
+
+def hostile_argv(name: str, *behaviour: str, transport: str = "stdio") -> list[str]:
+    """How the hostile plugin is started."""
+    how = [] if transport == "stdio" else [f"transport={transport}"]
+    return [sys.executable, "-S", "-E", str(HOSTILE), name, *how, *behaviour]
+
+
+class External:
+    """A hostile plugin that the runner did not start; a context manager that kills it.
+
+    It goes on trying until somebody is there, and waits for the next connection when one has ended.
+
+    Args:
+        name: the plugin's id.
+        behaviour: as for `hostile`.
+        transport: `connect` or `listen`.
+        env: an environment with XDG_RUNTIME_DIR, such as `Daemon.env`, or with UTTER_PLUGIN_SOCKET.
+    """
+
+    def __init__(self, name: str, *behaviour: str, transport: str = "connect", env: Mapping[str, str]) -> None:
+        self._argv = hostile_argv(name, "stay", *behaviour, transport=transport)
+        self._env = dict(env)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start it. It has not connected when this returns."""
+        self.process = subprocess.Popen(self._argv, env=self._env, stdin=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """Kill it, unless that was done."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(timeout=30)
+            self.process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def asking(name: str, script: Mapping[str, object], extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the asking plugin."""
+    words = ", ".join(json.dumps(word) for word in (sys.executable, "-S", "-E", str(ASKING), name, json.dumps(script)))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
+def source(name: str = "source", *behaviour: str, extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the plugin with streams."""
+    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(SOURCE), name, *behaviour))
     return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
 
 
@@ -104,6 +171,21 @@ class Daemon:
         """A connected client."""
         return Client.connect(str(self.socket), token=token)
 
+    def wait_plugin(self, name: str, status: str, *, epoch: int = 0, timeout: float = 30.0) -> dict[str, Any]:
+        """Wait until a plugin has a status, in this epoch or a later one; return what `runner.plugins` says of it."""
+        with self.client() as client, client.subscribe("runner.events") as events:
+            # The whole state comes first, so that nothing is missed.
+            found: list[dict[str, Any]] = []
+            while not found:
+                event = events.get(timeout)
+                plugins = event["status"]["plugins"] if event["event"] == "state" else [event.get("plugin")]
+                found = [
+                    one
+                    for one in plugins
+                    if isinstance(one, dict) and (one["id"], one["status"]) == (name, status) and one["epoch"] >= epoch
+                ]
+            return found[0]
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -113,7 +195,8 @@ class Daemon:
         log = "".join(self.log)
         if kind is None:
             assert code == 0, log
-            assert "Traceback" not in log, log
+            # A plugin's own stands behind its name.
+            assert not any(line.startswith("Traceback") for line in self.log), log
             assert not self.socket.exists()
         elif value is not None:
             value.add_note(f"the daemon's log:\n{log}")

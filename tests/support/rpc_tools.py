@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import json
 import logging
 import os
 import select
 import socket
+from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Limits, Peer
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.errors import RpcError
     from utter_protocol.messages import RequestId
 
 Kind: TypeAlias = Literal["socket", "pipes"]
@@ -51,6 +54,22 @@ class Remote:
             return os.write(self.write_fd, data)
         except BlockingIOError:
             return 0
+
+    def pass_on(self, data: bytes, *fds: int) -> None:
+        """Send bytes with descriptors, all in one call; the descriptors stay the test's."""
+        with socket.socket(fileno=os.dup(self.write_fd)) as connection:
+            assert socket.send_fds(connection, [data], fds) == len(data)
+
+    def take_in(self, most: int = 1 << 16) -> tuple[bytes, list[int]]:
+        """Read once: bytes, and the descriptors that came with them."""
+        with socket.socket(fileno=os.dup(self.read_fd)) as connection:
+            try:
+                data, beside, flags, _ = connection.recvmsg(most, socket.CMSG_LEN(32), socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return b"", []
+            assert not flags & socket.MSG_CTRUNC
+            self.ended = not data
+            return data, [fd for _, _, numbers in beside for fd in array.array("i", numbers)]
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Send messages, all in one piece."""
@@ -143,6 +162,45 @@ class Recorder:
     def on_closed(self, peer: Peer, reason: str) -> None:
         assert peer.closed
         self.closed.append(reason)
+
+
+class Answering(Recorder):
+    """A handler that does with a request what its method says, and keeps those to be answered later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[RequestId] = []
+        self.handled = 0
+        self.cancelled: Counter[int] = Counter()
+        self.answer = self.act
+
+    def act(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
+        self.handled += 1
+        peer.on_cancel(request_id, partial(self.cancel, self.handled))
+        if method == "raise":
+            raise RpcError(ErrorCode.INVALID_PARAMS, "raised")
+        if method == "later":
+            self.kept.append(request_id)
+        elif method == "error":
+            peer.reply_error(request_id, RpcError(7, "asked for"))
+        else:
+            peer.reply(request_id, params)
+        if method == "twice":
+            peer.reply_error(request_id, RpcError(8, "second answer"))
+        elif method == "close":
+            peer.close("asked for", flush=True)
+
+    def cancel(self, number: int) -> None:
+        self.cancelled[number] += 1
+
+    def answer_kept(self, peer: Peer, index: int, *, error: bool = False) -> None:
+        """Answer one of the requests that were kept. It may have ended otherwise; then nothing happens."""
+        if self.kept:
+            request_id = self.kept.pop(index % len(self.kept))
+            if error:
+                peer.reply_error(request_id, RpcError(9, "in the end"))
+            else:
+                peer.reply_object(request_id, "in the end")
 
 
 class Replies:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import msgspec
 import trio
 
+from support.daemon import hostile_argv
 from utter_protocol.capabilities import load_registry
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.rpc.deadlines import Deadlines
@@ -18,16 +19,44 @@ from utter_runner.rpc.peer import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect
 from utter_runner.supervision.instance import Instance
+from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.spec import PluginSpec, Timing
 from utter_runner.supervision.supervisor import Supervisor
 
-HOSTILE = Path(__file__).with_name("hostile_plugin.py")
+Transport: TypeAlias = Literal["stdio", "connect", "listen"]
 QUICK = Timing(handshake=5.0, health_interval=60.0, health_timeout=1.0, stop=1.0, backoff_first=0.02, backoff_most=0.1)
 
 
-def plugin(name: str, *behaviour: str, **fields: Any) -> PluginSpec:
-    """A spec that runs the hostile plugin."""
-    return PluginSpec(id=name, argv=(sys.executable, "-S", "-E", str(HOSTILE), name, *behaviour), **fields)
+def plugin(
+    name: str, *behaviour: str, transport: Transport = "stdio", directory: Path | None = None, **fields: Any
+) -> PluginSpec:
+    """A spec that runs the hostile plugin; over a socket, which lies in `directory`."""
+    path = "" if directory is None or transport == "stdio" else str(directory / f"{name}.sock")
+    argv = tuple(hostile_argv(name, *behaviour, transport=transport))
+    return PluginSpec(id=name, argv=argv, transport=transport, socket_path=path, **fields)
+
+
+# The marks of all instances that were seen here: other test runs on this machine have plugins of the same names.
+_marks: set[str] = set()
+
+
+def marked_processes(name: str) -> list[int]:
+    """Processes that descend from an instance of the plugin `name` that this test run started."""
+    wanted = {f"{INSTANCE_VARIABLE}={mark}".encode() for mark in _marks if mark.startswith(f"{name}/")}
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if not wanted.isdisjoint(Path(entry.path, "environ").read_bytes().split(b"\0")):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+async def call(house: House, name: str, method: str, params: object = None, timeout: float = 10) -> Any:
+    """Ask a plugin, and return what it answered."""
+    return msgspec.json.decode(await house.supervisor.get(name).call(method, params, timeout=timeout))
 
 
 class House:
@@ -48,13 +77,18 @@ class House:
 
 
 @asynccontextmanager
-async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None) -> AsyncIterator[House]:
+async def house(
+    *specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None, wait: bool = True
+) -> AsyncIterator[House]:
+    """A running supervisor; with `wait`, the start is over."""
     reactor, deadlines = Reactor(), Deadlines()
     history: list[tuple[str, int, str]] = []
     waiting: list[trio.Event] = []
 
     def changed(instance: Instance) -> None:
         history.append((instance.id, instance.epoch, instance.status))
+        if instance.process is not None:
+            _marks.add(instance.process.mark)
         events, waiting[:] = list(waiting), []
         for event in events:
             event.set()
@@ -81,8 +115,9 @@ async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | Non
             nursery.start_soon(deadlines.run)
             started = trio.Event()
             nursery.start_soon(supervisor.run, started)
-            with trio.fail_after(30):
-                await started.wait()
+            if wait:
+                with trio.fail_after(30):
+                    await started.wait()
             try:
                 yield House(supervisor, history, waiting)
             finally:

@@ -25,6 +25,7 @@ from utter_protocol.methods import (
 from utter_runner.actions.gate import decision_name
 from utter_runner.policy import Confirm, Deny, Origin
 from utter_runner.supervision.dialect import decode_answer
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,8 @@ class Commands:
             )
         limit = self._timeout if timeout is None else timeout
         started = trio.current_time()
-        plan = await self._plan(utterance, context or {}, limit)
+        work = Work(provenance, session)
+        plan = await self._plan(utterance, context or {}, limit, work)
         latency = {"router": _since(started)}
         self._emit({"event": "plan", "session": session, "steps": msgspec.to_builtins(plan.steps)})
         if not plan.steps:
@@ -109,7 +111,8 @@ class Commands:
                 detail=plan.detail or "That was not understood as a command.",
                 latency_ms=latency,
             )
-        origin = Origin(provenance=provenance, session=session)
+        # What the router read from the screen while it planned, or had others read, taints all of its plan.
+        origin = Origin(provenance=provenance, session=session, sources=work.sources)
         results: list[StepResult] = []
         for step in plan.steps:
             if results and not results[-1].ok:
@@ -123,9 +126,10 @@ class Commands:
             results=results, understood=True, detail=(failed or results[-1]).detail, latency_ms=latency
         )
 
-    async def _plan(self, utterance: str, context: dict[str, Any], timeout: float) -> PlanResult:
+    async def _plan(self, utterance: str, context: dict[str, Any], timeout: float, work: Work) -> PlanResult:
         router = await self._supervisor.wait_provider(ROUTER, min(self._router_wait, timeout))
-        raw = await router.call("router.plan", PlanParams(utterance=utterance, context=context), timeout=timeout)
+        params = PlanParams(utterance=utterance, context=context)
+        raw = await router.call("router.plan", params, timeout=timeout, work=work.below(router.id, "router.plan"))
         plan = decode_answer(raw, PlanResult, "router.plan", router.id)
         if len(plan.steps) > MAX_STEPS:
             raise RpcError(

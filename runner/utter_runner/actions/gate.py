@@ -19,6 +19,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_runner.confirm.confirmer import Question
 from utter_runner.policy import Allow, Confirm, Deny, decide
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GatePhase = Literal["confirming", "acting"]
+
+INJECT = "input.inject"
 
 
 class Submission:
@@ -115,6 +118,7 @@ class ActionGate:
         timeout: float,
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
+        work: Work | None = None,
     ) -> Submission:
         """Judge a step and run it if it may run.
 
@@ -125,6 +129,7 @@ class ActionGate:
             timeout: seconds for the plugin to answer; a confirmation has its own.
             on_phase: told when a person is asked and when the plugin is.
             on_decision: told what was decided.
+            work: what the step is part of; None when it is the beginning.
         """
         submission = Submission()
         reply = partial(_harmless, on_reply)
@@ -135,7 +140,7 @@ class ActionGate:
         if isinstance(decision, Deny):
             reply(None, denial(decision))
         elif isinstance(decision, Allow):
-            self._invoke(submission, decision, reply, timeout=timeout, on_phase=on_phase)
+            self._invoke(submission, decision, reply, work or _root(origin), timeout=timeout, on_phase=on_phase)
         elif self._nursery is None:
             reply(None, RpcError(ErrorCode.NOT_PERMITTED, "the runner is not ready to ask for a confirmation"))
         else:
@@ -149,7 +154,9 @@ class ActionGate:
                 session=origin.session,
                 on_phase=on_phase,
             )
-            invoke = partial(self._invoke, submission, decision, reply, timeout=timeout, on_phase=on_phase)
+            invoke = partial(
+                self._invoke, submission, decision, reply, work or _root(origin), timeout=timeout, on_phase=on_phase
+            )
             self._nursery.start_soon(self._confirm, submission, reply, ask, invoke)
         return submission
 
@@ -224,12 +231,14 @@ class ActionGate:
         submission: Submission,
         decision: Allow | Confirm,
         reply: OnReply,
+        work: Work,
         *,
         timeout: float,
         on_phase: Callable[[GatePhase], None] | None,
     ) -> None:
         try:
             instance = self._supervisor.get(decision.plugin)
+            part = work.below(instance.id, f"action.invoke {decision.op}", decision.provenance)
         except RpcError as error:
             reply(None, error)
             return
@@ -238,10 +247,14 @@ class ActionGate:
             if submission.cancelled:
                 reply(None, _cancelled())
                 return
-        params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
         submission.instance = instance
         submission.epoch = instance.epoch
-        submission.request = instance.request("action.invoke", params, reply, timeout=timeout)
+        if _injects(instance, decision.op):
+            injected = partial(_injected, reply)
+            submission.request = instance.request(INJECT, encode(decision.args), injected, timeout=timeout, work=part)
+            return
+        params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
+        submission.request = instance.request("action.invoke", params, reply, timeout=timeout, work=part)
 
     async def run_step(
         self,
@@ -251,6 +264,7 @@ class ActionGate:
         timeout: float,
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
+        work: Work | None = None,
     ) -> Raw:
         """Submit a step and wait; cancelling the wait withdraws it. Raises RpcError."""
         # What was cancelled a moment ago must not reach a plugin.
@@ -262,7 +276,9 @@ class ActionGate:
             outcome.append((result, error))
             done.set()
 
-        submission = self.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision)
+        submission = self.submit(
+            step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision, work=work
+        )
         try:
             await done.wait()
         except trio.Cancelled:
@@ -306,6 +322,24 @@ def _not_confirmed(decision: Confirm, why: str) -> RpcError:
         f"{decision.op} was not confirmed: {why}",
         {"op": decision.op, "rule": decision.rule, "confirmed": False},
     )
+
+
+def _root(origin: Origin) -> Work:
+    return Work(origin.provenance, origin.session)
+
+
+def _injects(instance: Instance, op: str) -> bool:
+    """Whether the op is carried out by `input.inject`: the plugin has no ops, it types."""
+    handshake = instance.handshake
+    return op == "input" and handshake is not None and "action.invoke" not in handshake.methods
+
+
+def _injected(reply: OnReply, _result: Raw | None, error: RpcError | None) -> None:
+    """Answer for an `input` plugin, which says nothing when it has typed, as an op is answered."""
+    if error is not None:
+        reply(None, error)
+    else:
+        reply(msgspec.Raw(b'{"ok":true,"detail":"Typed."}'), None)
 
 
 def _cancelled() -> RpcError:

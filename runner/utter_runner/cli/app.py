@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # The runner bounds each step (60 s at most) and each confirmation; this bounds a runner that says nothing at all.
 COMMAND_TIMEOUT_S = 240.0
+SPEAK_TIMEOUT_S = 60.0
 
 _EXITS = (
     "Exit codes: 0 done; 1 the action failed or was not understood; 2 wrong usage; 3 blocked by policy or not "
@@ -303,6 +304,62 @@ def conformance(
         with_side_effects,
     )
     return kit.check_plugin(wanted, as_json=as_json)
+
+
+@app.command()
+@_guarded
+def speak(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say, at most 4,000 characters.")],
+    voice: Annotated[str, typer.Option("--voice", help="A voice that the plugin knows.")] = "",
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Speak a text through the plugin that speaks, and wait until it has been heard.
+
+    A newer text, the push-to-talk key and `utter hush` cut it short.
+    """
+    with Target(socket, token_file).connect() as client:
+        params = {"text": text, "voice": voice, "timeout_ms": round(SPEAK_TIMEOUT_S * 1000)}
+        result = dict(client.call("runner.speak", params, SPEAK_TIMEOUT_S + CALL_TIMEOUT_S))
+    spoken = bool(result.get("spoken", True))
+    if as_json:
+        print(document(result))
+    elif not spoken:
+        say("It was cut short, or there was nothing to say.")
+    return Exit.DONE if spoken else Exit.FAILED
+
+
+@app.command()
+@_guarded
+def hush(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """End what is being spoken."""
+    answer = _fetch("runner.hush", Target(socket, token_file))
+    if as_json:
+        print(document(answer))
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def context(
+    sources: Annotated[list[str] | None, typer.Argument(metavar="[FIELD]...", help="Only these fields.")] = None,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Show what the runner knows of the desktop: each field, who told it, and how long ago."""
+    with Target(socket, token_file).connect() as client:
+        answer = dict(client.call("context.snapshot", {"sources": sources or []}, CALL_TIMEOUT_S))
+    if as_json:
+        print(document(answer))
+        return Exit.DONE
+    from utter_runner.cli.render import console, print_context  # noqa: PLC0415 - rich only for people
+
+    if not answer.get("meta"):
+        say("The runner knows nothing of this: no context plugin has told it.")
+    print_context(console(), answer)
+    return Exit.DONE
 
 
 @app.command()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _STDERR_LINES = 3
-_STATUS_STYLES = {"ready": "green", "failed": "red", "backoff": "yellow", "degraded": "yellow"}
+_STATUS_STYLES = {"ready": "green", "failed": "red", "backoff": "yellow", "degraded": "yellow", "waiting": "yellow"}
 _STEP_WORDS = {
     Exit.DONE: ("done", "green"),
     Exit.FAILED: ("failed", "red"),
@@ -187,3 +187,17 @@ def print_explanation(out: Console, explanation: Mapping[str, Any]) -> None:
     grid.add_row("Rule", cell(explanation.get("rule", "")))
     grid.add_row("Arguments", cell(document(explanation.get("args", {}))))
     out.print(grid)
+
+
+def print_context(out: Console, context: Mapping[str, Any]) -> None:
+    """Each field of the context: its name, its value, who told it, and its age."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True)
+    for name, about in sorted(context.get("meta", {}).items()):
+        value = context.get(name)
+        shown = value if isinstance(value, str) else document(value)
+        age = duration(float(about.get("age_ms", 0)) / 1000)
+        table.add_row(cell(name), cell(shown), cell(f"{about.get('source', '?')}, {age} ago"))
+    out.print(table)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
@@ -20,6 +19,7 @@ from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
     CommandParams,
     ListenParams,
@@ -27,16 +27,15 @@ from utter_protocol.methods import (
     Provenance,
     RunnerInvokeParams,
     SessionReport,
-    StreamAckParams,
-    StreamStopParams,
-    SubscribeParams,
-    SubscribeResult,
+    SpeakRequest,
     ValidateParams,
+    WireError,
 )
 from utter_runner.actions.gate import decision_name
-from utter_runner.clients.events import EVENTS, EventBus
 from utter_runner.policy import Deny, Origin
+from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.peer import TIMEOUT_CAP
+from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -44,18 +43,26 @@ if TYPE_CHECKING:
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
     from utter_runner.actions.commands import Commands
-    from utter_runner.actions.gate import ActionGate
+    from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.dataplane.service import DataPlane
+    from utter_runner.host.subscriptions import Subscriptions
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
-_FORBIDDEN_PREFIXES = ("protocol.", "input.", "$/")
+_FORBIDDEN_PREFIXES = ("protocol.", "input.", "stream.", "$/")
+
+
+class Speaker(Protocol):
+    """What the API needs to speak."""
+
+    async def speak(self, text: str, voice: str = "", *, timeout: float) -> SpeakResult:
+        """Speak a text and wait. Raises RpcError."""
+
+    def hush(self) -> bool:
+        """End what is spoken; whether anything was."""
 
 
 class Voice(Protocol):
@@ -90,13 +97,6 @@ class _ExplainParams(msgspec.Struct, kw_only=True):
     provenance: Provenance = "user"
 
 
-# How msgspec begins to say that a field is not there; the path that it names is that of the object around it.
-_MISSING = "Object missing required field `"
-
-_decode_invoke = msgspec.json.Decoder(RunnerInvokeParams).decode
-_decode_gated = msgspec.json.Decoder(_GatedParams).decode
-
-
 class ClientApi:
     """Answers authenticated clients.
 
@@ -106,7 +106,10 @@ class ClientApi:
         gate: the way to actions.
         commands: the way from text to actions.
         voice: the spoken session.
-        events: the event bus.
+        speaker: speaks texts.
+        context: returns the desktop's state, of the sources named or of all.
+        streams: answers `stream.*`.
+        data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -120,7 +123,10 @@ class ClientApi:
         gate: ActionGate,
         commands: Commands,
         voice: Voice,
-        events: EventBus,
+        speaker: Speaker,
+        context: Callable[[list[str]], Awaitable[object]],
+        streams: Subscriptions,
+        data: DataPlane,
         status: Callable[[], dict[str, Any]],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -130,11 +136,14 @@ class ClientApi:
         self._gate = gate
         self._commands = commands
         self._voice = voice
-        self._events = events
+        self._speaker = speaker
+        self._context = context
+        self._streams = streams
+        self._data = data
         self._status = status
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
-        self._nursery: trio.Nursery | None = None
+        self._tasks = RequestTasks()
         self._sessions = 0
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
@@ -142,27 +151,26 @@ class ClientApi:
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
-            "ptt.press": self._ptt(voice.press),
-            "ptt.release": self._ptt(voice.release),
-            "ptt.toggle": self._ptt(voice.toggle),
-            "ptt.cancel": self._ptt(lambda: {"cancelled": voice.cancel()}),
-            "stream.subscribe": self._subscribe,
-            "stream.ack": self._ack,
-            "stream.stop": self._stop,
+            "ptt.press": self._answering(voice.press),
+            "ptt.release": self._answering(voice.release),
+            "ptt.toggle": self._answering(voice.toggle),
+            "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
+            "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
+            "stream.subscribe": streams.subscribe,
+            "stream.ack": lambda peer, request_id, params: streams.acknowledge(peer, params, request_id),
+            "stream.stop": streams.stop,
+            **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "runner.command": self._command,
             "runner.listen": self._listen,
+            "context.snapshot": self._snapshot,
+            "runner.speak": self._speak,
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the tasks of methods that wait."""
-        try:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                await trio.sleep_forever()
-        finally:
-            self._nursery = None
+        await self._tasks.run(task_status)
 
     def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer one request, now or later. Raises RpcError."""
@@ -173,42 +181,27 @@ class ClientApi:
         waiting = self._waiting.get(method)
         if waiting is None:
             raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
-        if self._nursery is None:
-            raise RpcError(ErrorCode.NOT_PERMITTED, "the runner is stopping", {"method": method})
-        scope = trio.CancelScope()
-        peer.on_cancel(request_id, scope.cancel)
-        self._nursery.start_soon(self._run_task, scope, peer, request_id, partial(waiting, params))
+        self._tasks.start(peer, request_id, method, partial(waiting, params))
 
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
-        self._events.forget(peer)
+        self._streams.forget(peer)
+        self._data.forget(peer)
 
-    async def _run_task(
-        self, scope: trio.CancelScope, peer: Peer, request_id: RequestId, work: Callable[[], Awaitable[object]]
-    ) -> None:
-        error = RpcError(ErrorCode.CANCELLED, "the request was cancelled")
-        with scope:
-            try:
-                peer.reply_object(request_id, await work())
-            except RpcError as caught:
-                error = caught
-            except Exception as caught:
-                logger.exception("a client's request failed")
-                error = RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(caught).__name__}")
-            else:
-                return
-        peer.reply_error(request_id, error)
+    def _on_data(self, method: str, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        self._data.request(self._data.client(peer), peer, request_id, method, params)
+
+    def acknowledge(self, peer: Peer, raw: Raw) -> None:
+        """`stream.ack` as a notification. Raises RpcError."""
+        self._streams.acknowledge(peer, raw)
 
     # ---- forwarding
 
     def _invoke(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode(_decode_invoke, raw)
+        params = decode_params(raw, RunnerInvokeParams)
         instance = self._supervisor.get(params.plugin)
-        timeout = self._seconds(params.timeout_ms)
-        if bytes(memoryview(params.params)[:1]) not in (b"{", b"["):
-            raise RpcError(
-                ErrorCode.INVALID_PARAMS, "params must be an object or an array, as in JSON-RPC", {"field": "params"}
-            )
+        timeout = seconds_of(params.timeout_ms, self._timeout)
+        require_structured(params.params)
         if params.method == _GATED:
             self._invoke_gated(peer, request_id, instance, params.params, timeout)
             return
@@ -218,12 +211,14 @@ class ClientApi:
                 f"{params.method} cannot be called through runner.invoke",
                 {"method": params.method},
             )
-        sent = instance.request(params.method, params.params, partial(_relay, peer, request_id), timeout=timeout)
+        self._data.carry(params.params, peer, instance.id)
+        on_reply = partial(self._bring_back, instance.id, peer, request_id)
+        sent = instance.request(params.method, params.params, on_reply, timeout=timeout)
         if sent is not None:
             peer.on_cancel(request_id, partial(instance.cancel, sent))
 
     def _invoke_gated(self, peer: Peer, request_id: RequestId, instance: Instance, raw: Raw, timeout: float) -> None:
-        params = _decode(_decode_gated, raw)
+        params = decode_params(raw, _GatedParams)
         if params.provenance is None:
             raise RpcError(
                 ErrorCode.NOT_PERMITTED,
@@ -234,19 +229,23 @@ class ClientApi:
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
         origin = Origin(provenance=params.provenance, plugin=instance.id)
-        submission = self._gate.submit(step, origin, partial(_relay, peer, request_id), timeout=timeout)
+
+        def on_phase(phase: GatePhase) -> None:
+            # Before it may run, the plugin gets nothing.
+            if phase == "acting":
+                self._data.carry(raw, peer, instance.id)
+
+        on_reply = partial(self._bring_back, instance.id, peer, request_id)
+        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase)
         peer.on_cancel(request_id, submission.cancel)
 
-    def _seconds(self, timeout_ms: int | None) -> float:
-        if timeout_ms is None:
-            return self._timeout
-        if timeout_ms <= 0:
-            raise RpcError(
-                ErrorCode.INVALID_PARAMS,
-                "timeout_ms must be greater than 0",
-                {"field": "timeout_ms", "value": timeout_ms},
-            )
-        return min(timeout_ms / 1000, TIMEOUT_CAP)
+    def _bring_back(
+        self, plugin: str, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
+    ) -> None:
+        """Answer a client with what a plugin answered, and the handles in it."""
+        if result is not None:
+            self._data.carry(result, plugin, peer)
+        relay(peer, request_id, result, error)
 
     # ---- looking
 
@@ -254,11 +253,15 @@ class ClientApi:
         peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
 
     def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        instance = self._supervisor.get(_decode_params(raw, ValidateParams).plugin)
+        instance = self._supervisor.get(decode_params(raw, ValidateParams).plugin)
         handshake = instance.handshake
         declared = (*instance.provides, *instance.requires)
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
+        refusal = None if instance.running else instance.refusal
+        error = None
+        if refusal is not None:
+            error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
@@ -271,9 +274,14 @@ class ClientApi:
                 ),
                 "status": instance.status,
                 "detail": instance.detail,
+                "error": error,
                 "unknown_capabilities": [*findings.unknown, *findings.malformed],
                 "missing_requires": missing,
-                "deprecations": list(findings.deprecated),
+                "deprecations": [
+                    {"capability": one, **msgspec.structs.asdict(deprecation)}
+                    for one in findings.deprecated
+                    if (deprecation := self._registry.deprecation(one)) is not None
+                ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
                 "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],
@@ -281,7 +289,7 @@ class ClientApi:
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode_params(raw, _ExplainParams)
+        params = decode_params(raw, _ExplainParams)
         step = PlannedStep(op=params.op, args=params.args, provenance=params.provenance)
         decision = self._gate.explain(step, Origin(provenance=params.provenance))
         peer.reply_object(
@@ -298,19 +306,26 @@ class ClientApi:
     # ---- doing
 
     async def _command(self, raw: Raw) -> object:
-        params = _decode_params(raw, CommandParams)
+        params = decode_params(raw, CommandParams)
         self._sessions += 1
         return await self._commands.command(
             params.utterance,
             session=f"command-{os.getpid()}-{self._sessions}",
             provenance=params.provenance,
             context=params.context,
-            timeout=self._seconds(params.timeout_ms),
+            timeout=seconds_of(params.timeout_ms, self._timeout),
         )
 
+    async def _snapshot(self, raw: Raw) -> object:
+        return await self._context(decode_params(raw, SnapshotParams).sources)
+
+    async def _speak(self, raw: Raw) -> object:
+        params = decode_params(raw, SpeakRequest)
+        return await self._speaker.speak(params.text, params.voice, timeout=seconds_of(params.timeout_ms, TIMEOUT_CAP))
+
     async def _listen(self, raw: Raw) -> object:
-        params = _decode_params(raw, ListenParams)
-        timeout = self._seconds(params.timeout_ms)
+        params = decode_params(raw, ListenParams)
+        timeout = seconds_of(params.timeout_ms, self._timeout)
         try:
             pcm = await trio.to_thread.run_sync(self._audio_of, params.wav_b64)
         except binascii.Error as error:
@@ -324,64 +339,8 @@ class ClientApi:
         return self._wav_to_pcm(base64.b64decode(wav_b64, validate=True))
 
     @staticmethod
-    def _ptt(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+    def _answering(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
         def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
             peer.reply_object(request_id, act())
 
         return answer
-
-    # ---- streams
-
-    def _subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = _decode_params(raw, SubscribeParams)
-        if params.method != EVENTS:
-            raise RpcError(
-                ErrorCode.METHOD_NOT_FOUND, f"there is no stream {params.method!r}", {"method": params.method}
-            )
-        stream = self._events.subscribe(peer, params.mode or "lossy")
-        peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
-        self._events.begin(stream)
-
-    def _ack(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self.acknowledge(peer, raw)
-        peer.reply_object(request_id, {})
-
-    def acknowledge(self, peer: Peer, raw: Raw) -> None:
-        """`stream.ack`, as a request or as a notification."""
-        params = _decode_params(raw, StreamAckParams)
-        self._events.acknowledge(peer, params.stream_id, params.seq)
-
-    def _stop(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self._events.stop(peer, _decode_params(raw, StreamStopParams).stream_id)
-        peer.reply_object(request_id, {})
-
-
-def _relay(peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None) -> None:
-    if error is not None:
-        peer.reply_error(request_id, error)
-    else:
-        peer.reply(request_id, result if result is not None else b"null")
-
-
-def _decode(decoder: Callable[[Raw], T], raw: Raw) -> T:
-    try:
-        return decoder(raw)
-    except msgspec.ValidationError as error:
-        raise invalid_params(error) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RpcError(ErrorCode.PARSE_ERROR, f"params are not JSON that can be read: {error}") from None
-
-
-def _decode_params(raw: Raw, type_: type[T]) -> T:
-    return _decode(msgspec.json.Decoder(type_).decode, raw)
-
-
-def invalid_params(error: msgspec.ValidationError) -> RpcError:
-    """Return a decoding error as -32602; `data.field` is the field's path, empty for the params as a whole."""
-    text = str(error)
-    what, _, path = text.partition(" - at `$")
-    field = path.rstrip("`").removeprefix(".")
-    if what.startswith(_MISSING):
-        missing = what.removeprefix(_MISSING).rstrip("`")
-        field = f"{field}.{missing}" if field else missing
-    return RpcError(ErrorCode.INVALID_PARAMS, f"invalid params: {text}", {"field": field})

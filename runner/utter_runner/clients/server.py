@@ -16,7 +16,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import AuthParams, ConfirmParams, ConfirmResult
-from utter_runner.clients.auth import Admission, Credentials, peer_credentials
+from utter_runner.rpc.credentials import Credentials, peer_credentials
 from utter_runner.rpc.peer import Limits, Peer
 from utter_runner.rpc.reactor import READABLE
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
     from utter_runner.clients.api import ClientApi
-    from utter_runner.clients.endpoint import Endpoint
+    from utter_runner.clients.auth import Admission
     from utter_runner.confirm.confirmer import Surface
     from utter_runner.rpc.deadlines import Deadlines
+    from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.reactor import Reactor
 
 logger = logging.getLogger(__name__)

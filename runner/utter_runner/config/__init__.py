@@ -1,12 +1,12 @@
 """Reading the runner's configuration file.
 
-Rules here: `load_config` is the only function that touches the disk; all errors of a file are found in one go;
+Rules here: only `load_config`, and `place_in` for a message, touch the disk; all errors of a file are found in one go;
 importing this package stays cheap, because the daemon and the command both start through it.
 """
 
 from __future__ import annotations
 
-from .load import ConfigError, load_config, parse_config
+from .load import ConfigError, default_config_path, load_config, parse_config, place_in
 from .schema import (
     AudioConfig,
     Config,
@@ -32,6 +32,8 @@ __all__ = [
     "SecurityConfig",
     "SocketConfig",
     "VoiceConfig",
+    "default_config_path",
     "load_config",
     "parse_config",
+    "place_in",
 ]

@@ -1,7 +1,7 @@
 """From a TOML file to a `Config`, or to a list of everything that is wrong with it.
 
 Rules here: every problem of a file is reported at once, each with file and line; nothing is guessed, corrected or
-ignored. `load_config` reads the file; everything else is a function of its text.
+ignored. `load_config`, and `place_in` for a message, read the file; everything else is a function of its text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .describe import expected, got
 from .schema import FORBIDDEN_SCHEMES, Config, PluginConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_BYTES = 2**20
 # Whoever has more to mend than this begins with these.
@@ -71,6 +71,25 @@ def load_config(path: str | Path) -> Config:
         warning = f"{path} holds the socket's token and can be read by other users: run chmod 600 {path}"
         config = msgspec.structs.replace(config, warnings=(*config.warnings, warning))
     return config
+
+
+def default_config_path(environ: Mapping[str, str]) -> Path:
+    """Return `$XDG_CONFIG_HOME/utter/runner.toml`."""
+    base = environ.get("XDG_CONFIG_HOME")
+    return Path(base or Path(environ.get("HOME", "/"), ".config"), "utter", "runner.toml")
+
+
+def place_in(config: Config, key: Sequence[str | int]) -> str:
+    """`FILE:LINE` of a key, such as `("plugin", 0, "settings", "rate")`, in the file that `config` was read from.
+
+    The file is read again, because only messages need this; when it cannot be, the answer is its name alone.
+    """
+    try:
+        text = Path(config.path).read_text("utf-8-sig")
+        tomllib.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return config.path
+    return f"{config.path}:{line_of(text, key)}"
 
 
 def parse_config(text: str, path: str | Path = "config.toml") -> Config:

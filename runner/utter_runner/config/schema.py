@@ -68,6 +68,11 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where blobs are kept; None is $XDG_RUNTIME_DIR/utter/handles."""
     handle_ttl: Annotated[int, Meta(ge=1, le=604_800)] = 3_600
     """Seconds that an unused handle lives."""
+    handle_scope_bytes: Annotated[int, Meta(ge=64 * 1024, le=64 * 1_024 * MIB)] = 256 * MIB
+    """What one plugin or one connection may hold; the same again for what others give it."""
+    handle_scope_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
+    handle_total_bytes: Annotated[int, Meta(ge=64 * 1024, le=1_024 * 1_024 * MIB)] = 1_024 * MIB
+    """What all hold together."""
     lossy_queue: Annotated[int, Meta(ge=1, le=65_536)] = 256
     credit_window: Annotated[int, Meta(ge=1, le=65_536)] = 64
     max_frame: Annotated[int, Meta(ge=64 * 1024, le=256 * MIB)] = 16 * MIB
@@ -114,11 +119,17 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     kind: PluginKind | None = None
     runtime: Literal["subprocess", "wasm", "native"] | None = None
     transport: Literal["stdio", "connect", "listen"] | None = None
+    spawn: bool = True
+    """Whether the runner starts it; if not, it waits on the plugin's socket until somebody else has."""
+    allow_binaries: Annotated[list[FilePath], Meta(min_length=1)] | None = None
+    """The executables that may attach as a plugin that somebody else starts; None is any of this user."""
     entrypoint: Annotated[list[Text], Meta(min_length=1)] | None = None
     provides: list[Text] = []
     requires: list[Text] = []
     permissions: list[Text] = []
     restart: Literal["always", "on-failure", "never"] = "always"
+    memory_mib: Annotated[int, Meta(ge=1, le=4_096)] | None = None
+    """The memory of a plugin with `runtime = "wasm"`; None is 256."""
     cwd: FilePath | None = None
     env: dict[EnvName, str] = {}
     pass_env: list[EnvName] = []
@@ -163,6 +174,8 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 60_000
     stall_ms: Annotated[int, Meta(ge=100, le=60_000)] = 500
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
+    speak: Literal["off", "problems", "all"] = "off"
+    """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from utter_protocol.errors import ErrorCode
+from utter_protocol.json_schema import first_violation
 from utter_protocol.methods import PlannedStep, Provenance
 
 from . import render
@@ -20,7 +21,6 @@ from .chars import label
 from .json_values import copy_args
 from .ops import canonical_op
 from .provenance import effective
-from .schema import first_violation
 from .urls import DEFAULT_SCHEMES, UrlError, check_schemes
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from utter_protocol.json_schema import compile_schema
+
 from .builtin import BUILTIN, Builtin
-from .schema import compile_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import outcome
@@ -19,65 +19,48 @@ import trio
 from msgspec import UNSET, Raw
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.framing import MAX_FRAME, MAX_HEADER, MAX_JUNK, FrameDecoder, FramingError, encode_frame
+from utter_protocol.framing import FrameDecoder, FramingError, encode_frame
 from utter_protocol.messages import (
     EMPTY_OBJECT,
     InvalidMessage,
     Message,
     RequestId,
+    StreamItem,
     decode_error,
+    decode_item_message,
     decode_message,
     encode,
-    error_body,
     notification_body,
     request_body,
     result_body,
 )
 from utter_runner.rpc.channel import Channel
+from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, Arrivals, close_all
+from utter_runner.rpc.interface import (
+    TIMEOUT_CAP,
+    Handler,
+    Limits,
+    OnReply,
+    bound_error,
+    error_answer,
+    guarded,
+    internal_error,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
     from utter_runner.rpc.reactor import Reactor
 
+__all__ = ["TIMEOUT_CAP", "Handler", "Limits", "OnReply", "Peer"]
+
 logger = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN = 64
-TIMEOUT_CAP = 60.0
 FLUSH_SECONDS = 5.0
-_SHORT_MESSAGE = 200
 
 _null = Raw(b"null")
-
-# Called with the result, or with None and the error.
-OnReply: TypeAlias = "Callable[[Raw | None, RpcError | None], None]"
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one peer, in bytes and counts (PROTOCOL.md, "Bounds")."""
-
-    max_frame: int = MAX_FRAME
-    max_header: int = MAX_HEADER
-    max_junk: int = MAX_JUNK
-    max_in_flight: int = 1024
-    max_queued_bytes: int = 32 * 1024 * 1024
-
-
-class Handler(Protocol):
-    """Who answers what arrives at a peer. Everything here is called in a reactor turn and must not block."""
-
-    def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
-        """Answer with `peer.reply*` now or later, or raise `RpcError`."""
-
-    def on_notification(self, peer: Peer, method: str, params: Raw) -> None:
-        """Take note. Errors have nowhere to go: they are logged."""
-
-    def on_junk(self, peer: Peer, junk: bytes) -> None:
-        """Bytes stood before a frame that belong to none."""
-
-    def on_closed(self, peer: Peer, reason: str) -> None:
-        """The peer is gone; it is called exactly once, after every callback of requests in flight."""
 
 
 class _Outgoing(NamedTuple):
@@ -121,6 +104,12 @@ class Peer:
         self._closed = False
         self._read_ended = False
         self._behind = False
+        self._end_reason = "end of file"
+        self.on_item: Callable[[str, StreamItem], object] | None = None
+        """Takes a stream's items, which are many, instead of `Handler.on_notification`; it may miss some that are
+        written in an unusual way."""
+        self._received = 0
+        self._arrivals: Arrivals | None = None
         self.late_replies = 0
         self.junk_bytes = 0
         self.channel = Channel(
@@ -129,7 +118,8 @@ class Peer:
             write_fd,
             on_data=self._on_data,
             on_end=self._on_end,
-            on_broken=partial(self.close, "the other side closed the connection"),
+            on_broken=self._on_broken,
+            on_parcel=self._on_parcel,
         )
 
     # ---- requests of this end
@@ -143,6 +133,15 @@ class Peer:
     def in_flight(self) -> int:
         """How many requests of this end wait for an answer."""
         return len(self._outgoing)
+
+    @property
+    def serving(self) -> int:
+        """How many requests of the other end wait for an answer."""
+        return len(self._incoming)
+
+    def waits_for(self, request_id: RequestId) -> bool:
+        """Whether a request of this end is in flight."""
+        return request_id in self._outgoing
 
     def request(
         self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float = TIMEOUT_CAP
@@ -160,7 +159,7 @@ class Peer:
         body = request_body(request_id, method, params)
         refusal = self._refusal(len(body))
         if refusal is not None:
-            _guarded(on_reply, None, refusal)
+            guarded(on_reply, None, refusal)
             return request_id
         at = trio.current_time() + min(timeout, TIMEOUT_CAP)
         deadline = self._deadlines.add(at, partial(self._on_timeout, request_id, timeout))
@@ -173,7 +172,7 @@ class Peer:
         pending = self._take(request_id)
         if pending is not None:
             self._send_cancel(request_id)
-            _guarded(pending.on_reply, None, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
+            guarded(pending.on_reply, None, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
 
     async def call(self, method: str, params: object = None, *, timeout: float = TIMEOUT_CAP) -> Raw:
         """Send a request and wait for its result; cancelling the wait sends `$/cancel`.
@@ -229,11 +228,11 @@ class Peer:
         if self._closed or self._read_ended or self.channel.broken:
             return RpcError(ErrorCode.PLUGIN_FAILED, f"{self.name} is not running")
         if len(self._outgoing) >= limits.max_in_flight:
-            return _bound_error(self.name, "max_in_flight", limits.max_in_flight)
+            return bound_error(self.name, "max_in_flight", limits.max_in_flight)
         if self.channel.queued > limits.max_queued_bytes:
-            return _bound_error(self.name, "max_queued_bytes", limits.max_queued_bytes)
+            return bound_error(self.name, "max_queued_bytes", limits.max_queued_bytes)
         if size > limits.max_frame:
-            return _bound_error(self.name, "max_frame", limits.max_frame)
+            return bound_error(self.name, "max_frame", limits.max_frame)
         return None
 
     def _take(self, request_id: RequestId) -> _Outgoing | None:
@@ -270,7 +269,7 @@ class Peer:
         if request_id not in self._incoming:
             return
         if self._incoming[request_id] is _withdrawn:
-            _guarded(callback)
+            guarded(callback)
         else:
             self._incoming[request_id] = callback
 
@@ -279,8 +278,46 @@ class Peer:
         if self._answered(request_id):
             body = result_body(request_id, result)
             if len(body) > self.limits.max_frame:
-                body = self._error_answer(request_id, _bound_error(self.name, "max_frame", self.limits.max_frame))
+                body = self._error_answer(request_id, bound_error(self.name, "max_frame", self.limits.max_frame))
             self._send(body)
+
+    def reply_with(self, request_id: RequestId, result: bytes | Raw, fds: Sequence[int]) -> None:
+        """Answer as `reply` does, with descriptors that ride on the answer; they become the peer's.
+
+        Of a second answer to the same request they are closed.
+        """
+        if not self._answered(request_id):
+            close_all(fds)
+            return
+        crowded = RpcError(ErrorCode.PLUGIN_FAILED, "too many descriptors are on their way", {"reason": "ETOOMANYREFS"})
+        self._send(result_body(request_id, result), fds, self._error_answer(request_id, crowded))
+
+    def check_passing(self, method: str, count: int) -> None:
+        """Say whether `count` descriptors may be sent to the other side now.
+
+        Raises:
+            RpcError: -32003 on stdio, -32600 if it has not read those that were sent before.
+        """
+        if not self.channel.passes_descriptors:
+            raise RpcError(
+                ErrorCode.NOT_PERMITTED,
+                f"{method} needs a socket; this connection is stdio, which takes no descriptors",
+                {"method": method, "transport": "stdio"},
+            )
+        if self.channel.unread_descriptors + count > MAX_UNREAD_FDS:
+            raise bound_error(self.name, "max_unread_fds", MAX_UNREAD_FDS)
+
+    @property
+    def descriptors_waiting(self) -> bool:
+        """Whether a descriptor has arrived that the request which is being handled may take."""
+        return self._arrivals is not None and bool(self._arrivals)
+
+    def take_descriptor(self) -> int | None:
+        """Return the descriptor that rides on the request which is being handled; None if there is none.
+
+        It becomes the caller's. To be called before the handler returns, once for each descriptor that it announces.
+        """
+        return None if self._arrivals is None else self._arrivals.take()
 
     def reply_object(self, request_id: RequestId, result: object) -> None:
         """Answer a request with what msgspec encodes; what it cannot encode is answered as -32603 and logged."""
@@ -288,7 +325,7 @@ class Peer:
             encoded = encode(result)
         except Exception as error:
             logger.exception("the answer to a request of %s is no JSON", self.name)
-            self.reply_error(request_id, _internal_error(error))
+            self.reply_error(request_id, internal_error(error))
         else:
             self.reply(request_id, encoded)
 
@@ -298,16 +335,7 @@ class Peer:
             self._send(self._error_answer(request_id, error))
 
     def _error_answer(self, request_id: RequestId | None, error: RpcError) -> bytes:
-        try:
-            body = error_body(request_id, error)
-        except Exception as why:
-            logger.exception("an error for %s is no JSON", self.name)
-            body = error_body(request_id, _internal_error(why))
-        limit = self.limits.max_frame
-        if len(body) > limit:
-            short = RpcError(error.code, error.message[:_SHORT_MESSAGE], {"bound": "max_frame", "limit": limit})
-            body = error_body(request_id, short)
-        return body
+        return error_answer(self.name, request_id, error, self.limits.max_frame)
 
     def _answered(self, request_id: RequestId) -> bool:
         try:
@@ -316,8 +344,11 @@ class Peer:
             return False
         return not self._closed
 
-    def _send(self, body: bytes) -> None:
-        self.channel.write(encode_frame(body))
+    def _send(self, body: bytes, fds: Sequence[int] = (), instead: bytes = b"") -> None:
+        if fds:
+            self.channel.write_parcel(encode_frame(body), fds, encode_frame(instead))
+        else:
+            self.channel.write(encode_frame(body))
         if self.channel.queued > self.limits.max_queued_bytes:
             self.close(f"it reads too slowly: max_queued_bytes ({self.limits.max_queued_bytes}) exceeded")
         elif self._read_ended and not self._incoming:
@@ -326,8 +357,18 @@ class Peer:
     # ---- receiving
 
     def _on_data(self, data: bytes) -> None:
+        self._received += len(data)
         self._decoder.receive(data)
         self._work()
+
+    def _on_parcel(self, data: bytes, fds: list[int], truncated: bool) -> None:
+        if self._arrivals is None:
+            self._arrivals = Arrivals()
+        error = self._arrivals.arrive(fds, self._received + len(data), truncated=truncated)
+        if error is not None:
+            self._refuse(error)
+        else:
+            self._on_data(data)
 
     def _work(self) -> None:
         """Handle up to one turn's share of the messages that have arrived."""
@@ -337,12 +378,20 @@ class Peer:
                 body = next_frame()
                 if body is None:
                     self._report_junk()
+                    if (
+                        self._arrivals is not None
+                        and not self._decoder.inside_body
+                        and self._is_surplus(self._arrivals)
+                    ):
+                        return
                     if self._behind:
                         self._behind = False
                         self.channel.pause(paused=False)
                     return
                 self._on_frame(body)
                 if self._closed:
+                    return
+                if self._arrivals is not None and self._is_surplus(self._arrivals):
                     return
         except FramingError as error:
             self._fail(error)
@@ -360,17 +409,34 @@ class Peer:
     def _fail(self, error: FramingError) -> None:
         """Say what is wrong with the framing, and go."""
         self._report_junk()
-        answer = RpcError(ErrorCode.INVALID_REQUEST, error.message, {"framing": error.kind})
-        self.channel.write(encode_frame(error_body(None, answer)))
+        self._refuse(RpcError(ErrorCode.INVALID_REQUEST, error.message, {"framing": error.kind}))
+
+    def _refuse(self, error: RpcError) -> None:
+        """Say what is wrong with what arrived, and go."""
+        self.channel.write(encode_frame(self._error_answer(None, error)))
         self.close(error.message, flush=True)
+
+    def _is_surplus(self, arrivals: Arrivals) -> bool:
+        """End the connection if a descriptor is left that none of the messages took which it came with."""
+        error = arrivals.surplus(self._received - self._decoder.buffered)
+        if error is not None:
+            self._refuse(error)
+        elif not arrivals:
+            self._arrivals = None
+        return error is not None
 
     def _report_junk(self) -> None:
         junk = self._decoder.take_junk()
         if junk.strip():
             self.junk_bytes += len(junk)
-            _guarded(self._handler.on_junk, self, junk)
+            guarded(self._handler.on_junk, self, junk)
 
     def _on_frame(self, body: bytes) -> None:
+        if self.on_item is not None:
+            item = decode_item_message(body)
+            if item is not None:
+                guarded(self.on_item, item.method, item.params)
+                return
         try:
             message = decode_message(body)
         except InvalidMessage as invalid:
@@ -390,7 +456,7 @@ class Peer:
                 self.late_replies += 1
             else:
                 why = RpcError(ErrorCode.INTERNAL_ERROR, f"{self.name} answered what is {invalid.error.message}")
-                _guarded(pending.on_reply, None, why)
+                guarded(pending.on_reply, None, why)
         self._send(self._error_answer(invalid.id, invalid.error))
 
     def _on_answer(self, message: Message) -> None:
@@ -429,25 +495,34 @@ class Peer:
             callback = self._incoming[request_id]
             self._incoming[request_id] = _withdrawn
             if callback is not None:
-                _guarded(callback)
+                guarded(callback)
 
     def _on_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if request_id in self._incoming:
             error = RpcError(ErrorCode.INVALID_REQUEST, "a request with this id is in flight", {"id": request_id})
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         if len(self._incoming) >= self.limits.max_in_flight:
-            error = _bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
+            error = bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         self._incoming[request_id] = None
         try:
             self._handler.on_request(self, request_id, method, params)
         except RpcError as refused:
+            if refused.code == ErrorCode.INVALID_REQUEST:
+                self._let_go()
             self.reply_error(request_id, refused)
         except Exception as failed:
             logger.exception("request %s of %s failed", method, self.name)
-            self.reply_error(request_id, _internal_error(failed))
+            self.reply_error(request_id, internal_error(failed))
+
+    def _let_go(self) -> None:
+        """Close what rides on a request that is refused for a bound, before anybody could take it."""
+        if self._arrivals is not None:
+            self._arrivals.surplus(self._received - self._decoder.buffered)
 
     # ---- the end
 
@@ -465,9 +540,27 @@ class Peer:
             return
         self._report_junk()
         if gone or not self._incoming:
-            self.close("end of file", flush=not gone)
+            self.close(self._end_reason, flush=not gone)
         else:
-            self._fail_outgoing("end of file")
+            self._fail_outgoing(self._end_reason)
+
+    def _on_broken(self) -> None:
+        self._end_reason = "the other side closed the connection"
+        if self._read_ended or self._closed:
+            self.close(self._end_reason)
+        else:
+            # What it had sent before it went still counts: answers to requests that are in flight.
+            self.channel.read_rest()
+
+    async def finish(self, reason: str) -> None:
+        """Handle what the other side, which is known to be gone, had sent; then close."""
+        self._end_reason = reason
+        self.channel.read_rest()
+        if self._read_ended:
+            self.close(reason)
+        while not self._closed:
+            await trio.lowlevel.checkpoint()
+            self._reactor.turn()
 
     def close(self, reason: str, *, flush: bool = False) -> None:
         """End the connection: requests in flight are answered with -32000, those of the other end are cancelled.
@@ -481,6 +574,8 @@ class Peer:
                 self.channel.close()
             return
         self._closed = True
+        if self._arrivals is not None:
+            self._arrivals.close()
         self.channel.close(flush=flush)
         if not self.channel.closed:
             # Somebody who does not read what is still queued may not keep the descriptors.
@@ -489,8 +584,8 @@ class Peer:
         incoming, self._incoming = self._incoming, {}
         for callback in incoming.values():
             if callback is not None:
-                _guarded(callback)
-        _guarded(self._handler.on_closed, self, reason)
+                guarded(callback)
+        guarded(self._handler.on_closed, self, reason)
 
     def _fail_outgoing(self, reason: str) -> None:
         outgoing, self._outgoing = self._outgoing, {}
@@ -499,31 +594,12 @@ class Peer:
                 pending.deadline.cancel()
             # Each gets an error of its own: tasks that raise it add their tracebacks.
             why = RpcError(ErrorCode.PLUGIN_FAILED, f"{self.name} went away: {reason}", {"reason": reason})
-            _guarded(pending.on_reply, None, why)
+            guarded(pending.on_reply, None, why)
 
 
 class _CancelParams(msgspec.Struct):
     id: int | str
 
 
-def _guarded(callback: Callable[..., object], *args: object) -> None:
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("a callback failed")
-
-
 def _withdrawn() -> None:
     """Stand for the callback of a request that was cancelled."""
-
-
-def _internal_error(error: Exception) -> RpcError:
-    return RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(error).__name__}")
-
-
-def _bound_error(name: str, bound: str, limit: int) -> RpcError:
-    return RpcError(
-        ErrorCode.INVALID_REQUEST,
-        f"{name}: the bound {bound} ({limit}) is reached",
-        {"bound": bound, "limit": limit},
-    )

@@ -14,20 +14,25 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.messages import EMPTY_OBJECT, encode
+from utter_protocol.messages import encode
+from utter_protocol.methods import HealthResult
+from utter_protocol.versions import Negotiated
 from utter_runner.rpc.peer import TIMEOUT_CAP
+from utter_runner.supervision.dialect import Handshake
+from utter_runner.supervision.instance import wait_for_reply
 from utter_runner.supervision.spec import PluginSpec
 from utter_runner.supervision.states import GONE, RUNNING, readiness
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from utter_protocol.messages import RequestId
     from utter_runner.rpc.deadlines import Deadline, Deadlines
-    from utter_runner.rpc.peer import OnReply
-    from utter_runner.supervision.dialect import Handshake
+    from utter_runner.rpc.peer import OnReply, Peer
     from utter_runner.supervision.states import Status
 
 # What is answered: a result, an error, or what a function of the params returns or raises.
@@ -43,6 +48,7 @@ class FakeRequest(msgspec.Struct, kw_only=True):
     params: Any
     timeout: float
     cancelled: bool = False
+    work: Work | None = None
     on_reply: OnReply | None
     deadline: Deadline | None = None
 
@@ -74,7 +80,11 @@ class FakeInstance:
         self.epoch = 1
         self.status: Status = "ready"
         self.detail = ""
+        self.refusal: RpcError | None = None
+        self.peer: Peer | None = None
         self.received: list[FakeRequest] = []
+        self.notified: list[tuple[str, Any]] = []
+        self.takes_notifications = True
         self.deadlines = deadlines
         self._open: dict[RequestId, FakeRequest] = {}
         self._next_id = count(1).__next__
@@ -95,6 +105,21 @@ class FakeInstance:
     def requires(self) -> tuple[str, ...]:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
+
+    def describe(self, *, methods: Iterable[str] = (), streams: Iterable[str] = (), kind: str = "bundle") -> None:
+        """Say in a handshake what it answers and sends."""
+        self.handshake = Handshake(
+            version="1.0.0",
+            kind=kind,
+            negotiated=Negotiated(PROTOCOL, ABI, ()),
+            provides=self.spec.provides,
+            requires=self.spec.requires,
+            permissions=(),
+            methods=tuple(methods),
+            streams=tuple(streams),
+            health=HealthResult(),
+            warnings=(),
+        )
 
     async def wait_received(self, count: int = 1) -> FakeRequest:
         """Wait until so many requests have reached it; return the last of them."""
@@ -139,7 +164,9 @@ class FakeInstance:
 
     # ---- what Instance offers
 
-    def request(self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float) -> RequestId | None:
+    def request(
+        self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float, work: Work | None = None
+    ) -> RequestId | None:
         """Send a request; see `Instance.request`."""
         if not self.running:
             on_reply(None, self.unavailable())
@@ -151,6 +178,7 @@ class FakeInstance:
             params=msgspec.json.decode(params),
             timeout=min(timeout, TIMEOUT_CAP),
             on_reply=on_reply,
+            work=work,
         )
         self.received.append(request)
         self._open[request.id] = request
@@ -163,6 +191,13 @@ class FakeInstance:
             token.run_sync_soon(self.answer, request, self.answers[method])
         return request.id
 
+    def notify(self, method: str, params: bytes | Raw) -> bool:
+        """Send a notification; see `Instance.notify`."""
+        sent = self.running and self.takes_notifications
+        if sent:
+            self.notified.append((method, msgspec.json.decode(params)))
+        return sent
+
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch; see `Instance.cancel`."""
         request = self._open.get(request_id)
@@ -170,30 +205,22 @@ class FakeInstance:
             request.cancelled = True
             self._end(request, None, RpcError(ErrorCode.CANCELLED, "the request was cancelled"))
 
-    async def call(self, method: str, params: object = None, *, timeout: float) -> Raw:
+    async def call(self, method: str, params: object = None, *, timeout: float, work: Work | None = None) -> Raw:
         """Send a request and wait for the answer; see `Instance.call`. Raises RpcError."""
-        await trio.lowlevel.checkpoint_if_cancelled()
         if not self.running:
+            await trio.lowlevel.checkpoint_if_cancelled()
             raise self.unavailable()
-        done = trio.Event()
-        outcome: list[tuple[Raw | None, RpcError | None]] = []
+        return await wait_for_reply(self, method, params, timeout, work)
 
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            outcome.append((result, error))
-            done.set()
-
-        raw = EMPTY_OBJECT if params is None else encode(params)
-        request_id = self.request(method, raw, on_reply, timeout=timeout)
-        try:
-            await done.wait()
-        except trio.Cancelled:
-            if request_id is not None:
-                self.cancel(request_id)
-            raise
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result if result is not None else Raw(b"null")
+    def work_of(self, request_id: RequestId | None) -> Work:
+        """Return the work that a request of the plugin belongs to; see `Instance.work_of`. Raises RpcError."""
+        works = [request.work for request in self._open.values() if request.work is not None]
+        if request_id is None:
+            return max(works, key=lambda work: work.depth).beside(works) if works else Work(step=(self.id, ""))
+        request = self._open.get(request_id)
+        if request is None:
+            raise RpcError(ErrorCode.INVALID_PARAMS, f"no request {request_id!r}", {"field": "request"})
+        return request.work or Work(step=(self.id, ""))
 
     def unavailable(self) -> RpcError:
         """The error for a request to a plugin that does not run."""
@@ -216,6 +243,8 @@ class FakeInstance:
         if request.deadline is not None:
             request.deadline.cancel()
         on_reply, request.on_reply = request.on_reply, None
+        if error is not None and request.work is not None:
+            request.work.cancel()
         if on_reply is not None:
             on_reply(result, error)
 
@@ -246,12 +275,12 @@ class FakeSupervisor:
             )
         return instance
 
-    def provider(self, capability: str) -> FakeInstance | None:
+    def provider(self, capability: str, *, besides: str = "") -> FakeInstance | None:
         """Return who provides `capability`; see `Supervisor.provider`."""
         providers = [
             instance
             for instance in self._instances.values()
-            if any(self._registry.satisfies(one, capability) for one in instance.provides)
+            if instance.id != besides and any(self._registry.satisfies(one, capability) for one in instance.provides)
         ]
         return min(providers, key=readiness, default=None)
 

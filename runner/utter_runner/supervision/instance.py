@@ -2,29 +2,36 @@
 
 Rules here: the instance owns its process and its peer; `status` changes through the transition table only; a peer lives
 exactly one epoch, so that an answer of an old epoch has nobody to reach. Whether and when to start again is the
-supervisor's decision.
+supervisor's decision; how runner and plugin meet on a socket is the `Meeting`'s.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import EMPTY_OBJECT, encode
+from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.peer import Limits, OnReply, Peer
 from utter_runner.supervision.launch import launch
+from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.reactor import Reactor
@@ -43,6 +50,48 @@ class PluginRequests(Protocol):
 
     def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Take note."""
+
+    @property
+    def on_item(self) -> Callable[[Instance, str, StreamItem], None]:
+        """Who takes the items of plugins' streams."""
+
+
+class Requestable(Protocol):
+    """Who can be sent requests."""
+
+    def request(
+        self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float, work: Work | None = None
+    ) -> RequestId | None:
+        """As `Instance.request`."""
+
+    def cancel(self, request_id: RequestId) -> None:
+        """As `Instance.cancel`."""
+
+
+async def wait_for_reply(
+    instance: Requestable, method: str, params: object, timeout: float, work: Work | None = None
+) -> Raw:
+    """Send a request to a plugin and wait for its answer; cancelling the wait cancels the request. Raises RpcError."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    done = trio.Event()
+    outcome: list[tuple[Raw | None, RpcError | None]] = []
+
+    def on_reply(result: Raw | None, error: RpcError | None) -> None:
+        outcome.append((result, error))
+        done.set()
+
+    raw = EMPTY_OBJECT if params is None else encode(params)
+    request_id = instance.request(method, raw, on_reply, timeout=timeout, work=work)
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        if request_id is not None and not outcome:
+            instance.cancel(request_id)
+        raise
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result if result is not None else msgspec.Raw(b"null")
 
 
 class Instance:
@@ -72,10 +121,15 @@ class Instance:
         self.junk_bytes = 0
         self.late_replies = 0
         self.missing: tuple[str, ...] = ()
+        self.refusal: RpcError | None = None
+        """Why the last epoch was not admitted, if that was decided."""
         self.started_at = 0.0
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None
         self.ended = trio.Event()
+        self._warned: set[str] = set()
+        self.works: dict[RequestId, Work] = {}
+        """What the requests in flight of this epoch are part of, as far as that was said."""
         self._health: HealthResult | None = None
         self._reactor = reactor
         self._deadlines = deadlines
@@ -86,6 +140,8 @@ class Instance:
         self._requests = requests
         self._on_change = on_change
         self._launched = launched
+        self._meeting = Meeting(spec, timing, reactor, deadlines)
+        self._other_pid: int | None = None
 
     @property
     def id(self) -> str:
@@ -116,27 +172,61 @@ class Instance:
 
     # ---- one epoch
 
-    def start(self) -> None:
-        """Spawn the process of the next epoch. Raises SpawnError."""
+    async def wait_other(self) -> socket.socket:
+        """Wait until a plugin that somebody else starts is there, however long that takes; return its connection."""
+        before = f"; before that: {self.detail}" if self.detail else ""
+
+        def say(why: str) -> None:
+            if self.detail != why + before:
+                self.detail = why + before
+                logger.info("%s is %s: %s", self.id, self.status, self.detail)
+                self._on_change(self)
+
+        return await self._meeting.wait(say)
+
+    def start(self, connection: socket.socket | None = None) -> None:
+        """Begin the next epoch: spawn the process, or take the connection of one that somebody else started.
+
+        Raises:
+            SpawnError: the process cannot be started.
+        """
         self.epoch += 1
         self.admitted = False
         self.handshake = None
         self.missing = ()
+        self.works = {}
         self._health = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
+        if connection is not None:
+            self._attach_socket(connection)
+            return
         launched, self._launched = self._launched, None
-        process = ChildProcess(launched or launch(self.spec, self.epoch, self._environ), self._reactor, self._on_stderr)
+        launched = launched or launch(self.spec, self.epoch, self._environ, self._meeting.endpoint)
+        self._meeting.take(launched.endpoint)
+        process = ChildProcess(launched, self._reactor, self._on_stderr)
         self.process = process
-        self.peer = Peer(
-            self._reactor,
-            self._deadlines,
-            process.stdout_fd,
-            process.stdin_fd,
-            self,
-            name=self.id,
-            limits=self._limits,
-        )
+        if self.spec.transport == "stdio":
+            self._attach(process.stdout_fd, process.stdin_fd)
+
+    async def connect(self) -> None:
+        """Wait until runner and process are connected. Raises RpcError when they are not in time."""
+        if self.peer is None and self.process is not None:
+            self._attach_socket(await self._meeting.expect(self.process.pid, self.process.mark))
+
+    def close(self) -> None:
+        """Let nobody connect any more, until the next epoch."""
+        self._meeting.close()
+
+    def _attach_socket(self, connection: socket.socket) -> None:
+        self._other_pid = peer_credentials(connection).pid
+        self._meeting.occupied(by_plugin=True)
+        fd = connection.detach()
+        self._attach(fd, fd)
+
+    def _attach(self, read_fd: int, write_fd: int) -> None:
+        self.peer = Peer(self._reactor, self._deadlines, read_fd, write_fd, self, name=self.id, limits=self._limits)
+        self.peer.on_item = partial(self._requests.on_item, self)
 
     async def greet(self) -> None:
         """Do the handshake. Raises RpcError."""
@@ -147,7 +237,10 @@ class Instance:
             # It changed while the handshake was under way.
             self.note_health(self._health)
         for warning in self.handshake.warnings:
-            logger.warning("%s: %s", self.id, warning)
+            # Said once, and not again by every epoch.
+            if warning not in self._warned:
+                self._warned.add(warning)
+                logger.warning("%s: %s", self.id, warning)
 
     async def health(self) -> HealthResult:
         """Ask whether it is well. Raises RpcError."""
@@ -161,10 +254,18 @@ class Instance:
         if self.handshake is not None:
             self.handshake = msgspec.structs.replace(self.handshake, health=health)
 
+    def kill(self, reason: str) -> None:
+        """End this epoch at once; what somebody else started is only disconnected."""
+        if self.process is not None:
+            self.process.signal_group(signal.SIGKILL)
+        elif self.peer is not None:
+            self.peer.close(reason)
+
     async def wait_end(self) -> None:
         """Wait until the process is gone or the wire is closed, whichever comes first."""
         process = self.process
         if process is None:
+            await self.ended.wait()
             return
         async with trio.open_nursery() as nursery:
 
@@ -178,43 +279,112 @@ class Instance:
     async def tear_down(self, reason: str) -> int | None:
         """End process and peer of this epoch, whatever state they are in; return the exit code."""
         process, peer = self.process, self.peer
-        if process is None or peer is None:
-            return None
         with trio.CancelScope(shield=True):
             try:
-                if process.exited.is_set():
-                    # Its last words may still be in the pipe: one turn of the loop reads them.
-                    await trio.lowlevel.checkpoint()
-                    self._reactor.turn()
-                    peer.close(reason)
+                if process is None:
+                    await self._part()
+                elif process.exited.is_set():
+                    # Its last words may still be on their way.
+                    if peer is not None:
+                        await peer.finish(reason)
                     await process.clean_up()
                 else:
-                    await process.stop(peer.channel.close_writing, grace=self._timing.stop)
+                    await process.stop(self._end_input, grace=self._timing.stop)
+                    if peer is not None:
+                        await peer.finish(reason)
             finally:
-                peer.close(reason)
-                self.late_replies += peer.late_replies
-                self.process = self.peer = None
-        return process.returncode
+                if peer is not None:
+                    peer.close(reason)
+                    self.late_replies += peer.late_replies
+                self.process = self.peer = self._other_pid = None
+                self._meeting.occupied(by_plugin=False)
+        return process.returncode if process is not None else None
+
+    def _end_input(self) -> None:
+        if self.peer is not None:
+            self.peer.channel.close_writing()
+
+    async def _part(self) -> None:
+        """Take leave of what somebody else started: it may finish what it is at."""
+        if self.peer is not None and not self.peer.closed:
+            self._end_input()
+            with trio.move_on_after(self._timing.stop):
+                await self.ended.wait()
 
     # ---- requests to the plugin
 
-    def request(self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float) -> RequestId | None:
-        """Send a request to the running epoch; `on_reply` is called exactly once. None when it could not be sent."""
+    def request(
+        self, method: str, params: bytes | Raw, on_reply: OnReply, *, timeout: float, work: Work | None = None
+    ) -> RequestId | None:
+        """Send a request to the running epoch; `on_reply` is called exactly once. None when it could not be sent.
+
+        `work` is what the request is part of, for what the plugin asks meanwhile.
+        """
         if self.peer is None or not self.running:
             on_reply(None, self.unavailable())
             return None
-        return self.peer.request(method, params, on_reply, timeout=timeout)
+        if work is None:
+            return self.peer.request(method, params, on_reply, timeout=timeout)
+        works = self.works
+        ended = False
+
+        def ends(result: Raw | None, error: RpcError | None) -> None:
+            nonlocal ended
+            ended = True
+            works.pop(request_id, None)
+            if error is not None:
+                # Whatever it still asks for, nobody waits for any more.
+                work.cancel()
+            on_reply(result, error)
+
+        request_id: RequestId = 0
+        request_id = self.peer.request(method, params, ends, timeout=timeout)
+        if not ended:
+            works[request_id] = work
+        return request_id
+
+    def work_of(self, request_id: RequestId | None) -> Work:
+        """Return the work that a plugin's own request belongs to.
+
+        Args:
+            request_id: the runner's request that the plugin says it is working on; None when it does not say. Then it
+                counts as the deepest one in flight, and as `screen`.
+
+        Raises:
+            RpcError: -32602, no such request is in flight.
+        """
+        if request_id is None:
+            works = list(self.works.values())
+            if not works:
+                return Work(step=(self.id, ""))
+            return max(works, key=lambda work: work.depth).beside(works)
+        work = self.works.get(request_id)
+        if work is not None:
+            return work
+        if self.peer is not None and self.peer.waits_for(request_id):
+            return Work(step=(self.id, ""))
+        raise RpcError(
+            ErrorCode.INVALID_PARAMS,
+            f"the runner waits for no answer to a request {request_id!r}",
+            {"field": "request"},
+        )
+
+    def notify(self, method: str, params: bytes | Raw) -> bool:
+        """Send a notification to the running epoch; False when it could not be sent."""
+        return self.peer is not None and self.running and self.peer.notify(method, params)
 
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request of the running epoch."""
         if self.peer is not None:
             self.peer.cancel(request_id)
 
-    async def call(self, method: str, params: object = None, *, timeout: float) -> Raw:
-        """Send a request and wait for the answer. Raises RpcError."""
+    async def call(self, method: str, params: object = None, *, timeout: float, work: Work | None = None) -> Raw:
+        """Send a request and wait for the answer; `work` as in `request`. Raises RpcError."""
         if self.peer is None or not self.running:
             raise self.unavailable()
-        return await self.peer.call(method, params, timeout=timeout)
+        if work is None:
+            return await self.peer.call(method, params, timeout=timeout)
+        return await wait_for_reply(self, method, params, timeout, work)
 
     def unavailable(self) -> RpcError:
         """The error for a request to a plugin that does not run."""
@@ -264,7 +434,7 @@ class Instance:
             "epoch": self.epoch,
             "status": self.status,
             "detail": self.detail,
-            "pid": process.pid if process else None,
+            "pid": process.pid if process else self._other_pid,
             "transport": self.spec.transport,
             "provides": list(self.provides),
             "requires": list(self.requires),
@@ -277,6 +447,7 @@ class Instance:
             "streams": list(handshake.streams) if handshake else [],
             "restarts": self.restarts,
             "junk_bytes": self.junk_bytes,
+            "refused_connections": self._meeting.refused,
             "late_replies": self.late_replies + (self.peer.late_replies if self.peer else 0),
             "stderr_tail": process.stderr_tail[-2000:] if process else "",
             "warnings": list(handshake.warnings) if handshake else list(self.spec.warnings),

@@ -2,7 +2,7 @@
 
 Rules here: no trio and nothing else that is slow to import, because the first epoch of every plugin is started before
 the daemon has loaded itself, so that both start side by side. No descriptor of the runner is inherited, and only the
-variables that are named.
+variables that are named. A plugin that connects finds its socket: it is made before the process.
 """
 
 from __future__ import annotations
@@ -14,20 +14,30 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from utter_runner.rpc.endpoint import Endpoint, EndpointError, make_directory, remove_stale
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from utter_runner.supervision.spec import PluginSpec
 
 INSTANCE_VARIABLE = "UTTER_INSTANCE"
+SOCKET_VARIABLE = "UTTER_PLUGIN_SOCKET"
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "XDG_RUNTIME_DIR")
 
 
 class Launched(NamedTuple):
-    """A process that was started: three pipes, and the mark that all its descendants inherit."""
+    """A process that was started, the mark that all its descendants inherit, and its temporary directory.
+
+    Over stdio it has three pipes. Over a socket it has two, stdout and stderr being one, and with `connect` the
+    listening `endpoint`, which may be that of an earlier epoch.
+    """
 
     process: subprocess.Popen[bytes]
     mark: str
+    tmp: str
+    """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
+    endpoint: Endpoint | None = None
 
 
 class SpawnError(Exception):
@@ -35,21 +45,24 @@ class SpawnError(Exception):
 
 
 def plugin_environment(
-    environ: Mapping[str, str], instance: str, extra: Mapping[str, str], passed: Sequence[str] = ()
+    environ: Mapping[str, str], instance: str, extra: Mapping[str, str], passed: Sequence[str] = (), socket: str = ""
 ) -> dict[str, str]:
-    """Return the environment of a plugin: six variables, and what the config names.
+    """Return the environment of a plugin: seven variables, the path of its socket, and what the config names.
 
     Args:
         environ: the runner's own environment.
         instance: the mark that every descendant of the instance inherits.
-        extra: variables to set (`env` of the plugin's config entry).
+        extra: variables to set (TMPDIR, and `env` of the plugin's config entry).
         passed: names to pass on as they are (`pass_env`).
+        socket: path of the plugin's socket; empty over stdio.
     """
     env = {name: environ[name] for name in (*_INHERITED, *passed) if name in environ}
     env.setdefault("PATH", os.defpath)
     env.setdefault("LANG", "C.UTF-8")
     env.update(extra)
     env[INSTANCE_VARIABLE] = instance
+    if socket:
+        env[SOCKET_VARIABLE] = socket
     return env
 
 
@@ -58,8 +71,34 @@ def _setpriv() -> str | None:
     return shutil.which("setpriv")
 
 
-def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str]) -> Launched:
-    """Start a plugin's program in a session of its own, with three pipes and no other descriptor.
+def listen_for(spec: PluginSpec) -> Endpoint:
+    """Make the socket that a plugin with the transport `connect` dials.
+
+    Raises:
+        SpawnError: it cannot be made; the message names the path.
+    """
+    try:
+        return Endpoint(Path(spec.socket_path), f"give the plugin another id than {spec.id}")
+    except EndpointError as error:
+        raise SpawnError(str(error)) from None
+
+
+def make_way(spec: PluginSpec) -> None:
+    """Make the directory in which a plugin with the transport `listen` makes its socket, and remove a stale one.
+
+    Raises:
+        SpawnError: something else is in the way, or somebody listens there.
+    """
+    path = Path(spec.socket_path)
+    try:
+        make_directory(path.parent)
+        remove_stale(path, f"give the plugin another id than {spec.id}")
+    except EndpointError as error:
+        raise SpawnError(str(error)) from None
+
+
+def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str], endpoint: Endpoint | None = None) -> Launched:
+    """Start a plugin's program in a session of its own, with pipes for 0, 1 and 2 and no other descriptor.
 
     It must be called on the main thread: the kernel ties the parent-death signal to the thread that forked.
 
@@ -68,12 +107,46 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str]) -> Launched
             directory.
         epoch: which incarnation this is.
         environ: the runner's own environment.
+        endpoint: what a plugin with the transport `connect` dials, if it was made for an earlier epoch.
 
     Raises:
-        SpawnError: no such program, not executable, no such directory.
+        SpawnError: no such program, not executable, no such directory, or its socket or temporary directory cannot be
+            made.
     """
-    mark = f"{spec.id}/{epoch}/{os.urandom(8).hex()}"
-    env = plugin_environment(environ, mark, spec.env, spec.pass_env)
+    key = os.urandom(16).hex()
+    mark = f"{spec.id}/{epoch}/{key}"
+    if spec.transport == "listen":
+        make_way(spec)
+    made = (endpoint or listen_for(spec)) if spec.transport == "connect" else None
+    tmp = ""
+    try:
+        tmp = _make_tmp(spec, key, environ)
+        return Launched(_spawn(spec, mark, tmp, environ), mark, tmp, made)
+    except SpawnError:
+        remove_tmp(tmp)
+        if made is not None and made is not endpoint:
+            made.close()
+        raise
+
+
+def _make_tmp(spec: PluginSpec, key: str, environ: Mapping[str, str]) -> str:
+    # Not by the number of the process, which a stranger could guess and make first.
+    path = Path(environ.get("TMPDIR") or "/tmp", f"utter-{spec.id}-{key}")  # noqa: S108 - nobody can foretell the name
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise SpawnError(f"its temporary directory {path} cannot be made: {error.strerror}") from None
+    return str(path)
+
+
+def remove_tmp(path: str) -> None:
+    """Remove a plugin's temporary directory with all that is in it, as far as that can be done."""
+    if path:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _spawn(spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    env = plugin_environment(environ, mark, {"TMPDIR": tmp, **spec.env}, spec.pass_env, spec.socket_path)
     directory = spec.cwd or env.get("HOME") or "/"
     program = shutil.which(spec.argv[0], path=env["PATH"])
     if program is None:
@@ -84,11 +157,12 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str]) -> Launched
     setpriv = _setpriv()
     prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*prefix, program, *spec.argv[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            # What a plugin prints is for the log as well where it is no frame.
+            stderr=subprocess.PIPE if spec.transport == "stdio" else subprocess.STDOUT,
             bufsize=0,
             env=env,
             cwd=directory,
@@ -96,4 +170,3 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str]) -> Launched
         )
     except OSError as error:
         raise SpawnError(f"{program} cannot be started: {error.strerror}") from error
-    return Launched(process, mark)

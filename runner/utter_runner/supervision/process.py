@@ -1,4 +1,4 @@
-"""One plugin process: its exit, its stderr, and ending it with all that it started.
+"""One plugin process: its exit, its words for the log, and ending it with all that it started.
 
 Rules here: every wait is bounded; `stop` survives cancellation; a process is reaped exactly once. What the process
 started is found by its process group and by the `UTTER_INSTANCE` variable that descendants inherit, so that a child in
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_runner.rpc.reactor import HANGUP, READABLE, Reactor
-from utter_runner.supervision.launch import INSTANCE_VARIABLE
+from utter_runner.supervision.launch import INSTANCE_VARIABLE, remove_tmp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,10 @@ _STDERR_LINE = 8 * 1024
 
 
 class ChildProcess:
-    """A launched plugin process. `stdin_fd` and `stdout_fd` are handed to a peer, which then owns them.
+    """A launched plugin process.
+
+    Over stdio `stdin_fd` and `stdout_fd` are handed to a peer, which then owns them. Over a socket stdin is kept here,
+    for its end tells the plugin to stop, and stdout is read like stderr, with which it is one.
 
     Args:
         launched: the process.
@@ -40,18 +43,21 @@ class ChildProcess:
 
     def __init__(self, launched: Launched, reactor: Reactor, on_stderr: Callable[[str], None]) -> None:
         process = launched.process
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - launch makes them
         self.pid = process.pid
+        self.mark = launched.mark
+        self._tmp = launched.tmp
         self.returncode: int | None = None
         self.exited = trio.Event()
+        self._owns_stdin = process.stderr is None
         self.stdin_fd = os.dup(process.stdin.fileno())
-        self.stdout_fd = os.dup(process.stdout.fileno())
-        self._stderr_fd = os.dup(process.stderr.fileno())
+        self.stdout_fd = -1 if self._owns_stdin else os.dup(process.stdout.fileno())
+        self._stderr_fd = os.dup((process.stderr or process.stdout).fileno())
         for stream in (process.stdin, process.stdout, process.stderr):
-            stream.close()
+            if stream is not None:
+                stream.close()
         self._process = process
         self._reactor = reactor
-        self._mark = launched.mark
         self._on_stderr = on_stderr
         self._tail: deque[str] = deque()
         self._tail_size = 0
@@ -116,23 +122,30 @@ class ChildProcess:
             self._add_line(self._partial)
             self._partial = b""
 
+    def close_stdin(self) -> None:
+        """Give the process end-of-file on its stdin, unless that is a peer's."""
+        if self._owns_stdin and self.stdin_fd >= 0:
+            fd, self.stdin_fd = self.stdin_fd, -1
+            os.close(fd)
+
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to the process group, which outlives its leader as long as it has members."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    async def stop(self, close_stdin: Callable[[], None], *, grace: float = STOP_SECONDS) -> int:
+    async def stop(self, end_input: Callable[[], None], *, grace: float = STOP_SECONDS) -> int:
         """End the process and all that it started: EOF, SIGTERM, SIGKILL, then its stray descendants.
 
         Args:
-            close_stdin: gives the process end-of-file on its stdin.
+            end_input: gives the plugin end-of-file on its connection.
             grace: seconds to wait after EOF and again after SIGTERM.
 
         Returns:
             The exit code, negative for a signal.
         """
         with trio.CancelScope(shield=True):
-            close_stdin()
+            end_input()
+            self.close_stdin()
             if not await self._exits_within(grace):
                 self.signal_group(signal.SIGTERM)
                 if not await self._exits_within(grace):
@@ -144,11 +157,16 @@ class ChildProcess:
         return self.returncode if self.returncode is not None else -signal.SIGKILL
 
     async def clean_up(self) -> None:
-        """Kill what the process left behind, and let go of its stderr. The process itself has exited."""
+        """Kill and remove what the process left behind, and let go of its stderr. The process itself has exited."""
         with trio.CancelScope(shield=True):
+            self.close_stdin()
             self.signal_group(signal.SIGKILL)
-            await trio.to_thread.run_sync(kill_marked, self._mark)
+            await trio.to_thread.run_sync(self._leave_nothing)
             self.close_stderr()
+
+    def _leave_nothing(self) -> None:
+        kill_marked(self.mark)
+        remove_tmp(self._tmp)
 
     async def _exits_within(self, seconds: float) -> bool:
         with trio.move_on_after(seconds):

@@ -10,20 +10,41 @@ from typing import Any, Literal
 import msgspec
 
 
+class SettingsSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin's settings have to fit.
+
+    Attributes:
+        schema: the `config_schema` of its manifest.
+        manifest: the manifest's path.
+        configured: the settings that are the config's own; the others are the manifest's.
+    """
+
+    schema: dict[str, Any]
+    manifest: str
+    configured: frozenset[str]
+
+
 class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One plugin to run.
 
     Attributes:
-        argv: program and arguments, every placeholder expanded.
+        argv: program and arguments, every placeholder expanded; empty when somebody else starts it.
+        socket_path: where runner and plugin meet; empty over stdio.
+        spawn: whether the runner starts it, or waits until somebody else has.
+        allow_binaries: the executables that may attach as one that somebody else started; None for any of this user.
         env: variables to set on top of the plugin environment; `pass_env` names those passed on as they are.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
+        settings_schema: None when the manifest has none.
     """
 
     id: str
     argv: tuple[str, ...]
     kind: str = ""
     version: str = ""
-    transport: Literal["stdio"] = "stdio"
+    transport: Literal["stdio", "connect", "listen"] = "stdio"
+    socket_path: str = ""
+    spawn: bool = True
+    allow_binaries: tuple[str, ...] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
@@ -32,6 +53,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     permissions: tuple[str, ...] = ()
     restart: Literal["always", "on-failure", "never"] = "always"
     settings: dict[str, Any] = {}
+    settings_schema: SettingsSchema | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -47,3 +69,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     healthy_after: float = 60.0
     restart_window: float = 60.0
     restarts_in_window: int = 5
+    dial_first: float = 0.01
+    dial_most: float = 0.25
+    absent_most: float = 2.0
+    """The longest pause before a plugin that somebody else starts is dialled again."""
+    identify: float = 2.0
+    """How long it may take to find out who has connected."""

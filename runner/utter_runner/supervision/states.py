@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, TypeAlias
 
-Status: TypeAlias = Literal["starting", "ready", "degraded", "backoff", "failed", "stopping", "stopped"]
-Event: TypeAlias = Literal["spawn", "admit", "degrade", "recover", "die", "give_up", "stop", "stopped"]
+Status: TypeAlias = Literal["waiting", "starting", "ready", "degraded", "backoff", "failed", "stopping", "stopped"]
+Event: TypeAlias = Literal["await", "spawn", "admit", "degrade", "recover", "die", "give_up", "stop", "stopped"]
 
 TRANSITIONS: dict[tuple[Status, Event], Status] = {
     ("stopped", "spawn"): "starting",
     ("backoff", "spawn"): "starting",
     ("failed", "spawn"): "starting",
+    ("stopped", "await"): "waiting",
+    ("backoff", "await"): "waiting",
+    ("failed", "await"): "waiting",
+    ("waiting", "spawn"): "starting",
     ("starting", "admit"): "ready",
     ("ready", "degrade"): "degraded",
     ("degraded", "recover"): "ready",
@@ -23,6 +27,7 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     ("degraded", "die"): "backoff",
     ("backoff", "give_up"): "failed",
     ("starting", "give_up"): "failed",
+    ("waiting", "stop"): "stopping",
     ("starting", "stop"): "stopping",
     ("ready", "stop"): "stopping",
     ("degraded", "stop"): "stopping",
@@ -33,8 +38,8 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
 }
 
 RUNNING: frozenset[Status] = frozenset({"ready", "degraded"})
-GONE: frozenset[Status] = frozenset({"failed", "stopping", "stopped"})
-"""Nothing brings these back by itself."""
+GONE: frozenset[Status] = frozenset({"waiting", "failed", "stopping", "stopped"})
+"""The runner does not bring these back: it has given them up, or somebody else starts them."""
 
 
 def next_status(status: Status, event: Event) -> Status:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import signal
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,13 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
+from utter_runner.supervision.ending import describe_end, why_final
 from utter_runner.supervision.instance import Instance
 from utter_runner.supervision.launch import SpawnError
 from utter_runner.supervision.states import GONE, RUNNING, readiness
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from utter_protocol.capabilities import Registry
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXIT_DO_NOT_RESTART = 125
-
 
 class _Life:
     """What the supervisor keeps about one instance."""
@@ -49,7 +48,6 @@ class _Life:
         self.wake = trio.Event()
         self.waiting = False
         self.settled = False
-        self.refused: RpcError | None = None
         self.unwell = ""
         self.restarts: deque[float] = deque(maxlen=timing.restarts_in_window)
         self.failures = 0
@@ -134,12 +132,16 @@ class Supervisor:
             )
         return life.instance
 
-    def provider(self, capability: str) -> Instance | None:
-        """Return who provides `capability`: a running plugin, else one that is coming up, else any, else None."""
+    def provider(self, capability: str, *, besides: str = "") -> Instance | None:
+        """Return who provides `capability`: a running plugin, else one that is coming up, else any, else None.
+
+        `besides` is the id of a plugin that does not count.
+        """
         providers = [
             life.instance
             for life in self._lives.values()
-            if any(self._registry.satisfies(one, capability) for one in life.instance.provides)
+            if life.instance.id != besides
+            and any(self._registry.satisfies(one, capability) for one in life.instance.provides)
         ]
         return min(providers, key=readiness, default=None)
 
@@ -184,7 +186,9 @@ class Supervisor:
         life = self._lives[plugin]
         life.restarts.clear()
         life.failures = 0
-        life.wake.set()
+        if life.instance.status in ("failed", "backoff"):
+            # Of one that runs, it would cut short the pause after its end.
+            life.wake.set()
 
     async def run(self, started: trio.Event) -> None:
         """Run all plugins until `stop`; sets `started` when each is admitted or has failed for the first time."""
@@ -234,6 +238,7 @@ class Supervisor:
             with trio.CancelScope(shield=True):
                 instance.move("stop")
                 await instance.tear_down("the runner stops it")
+                instance.close()
                 instance.move("stopped")
                 life.done.set()
                 self._settle(life)
@@ -242,38 +247,47 @@ class Supervisor:
     async def _epoch(self, life: _Life) -> float:
         """Live through one epoch; return the seconds to wait before the next."""
         instance = life.instance
-        life.refused = None
+        life.instance.refusal = None
         life.unwell = ""
+        connection = None if instance.spec.spawn else await self._wait_other(life)
         instance.move("spawn")
         try:
-            instance.start()
+            instance.start(connection)
         except SpawnError as error:
             return self._fail(life, str(error))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_end, life, nursery.cancel_scope)
-            life.refused = await self._become_ready(life)
-            if life.refused is None:
+            life.instance.refusal = await self._become_ready(life)
+            if life.instance.refusal is None:
                 await trio.sleep_forever()
             nursery.cancel_scope.cancel()
         lived = trio.current_time() - instance.started_at
         process = instance.process
-        reason = life.unwell or (life.refused.message if life.refused else instance.detail)
+        reason = life.unwell or (life.instance.refusal.message if life.instance.refusal else instance.detail)
         instance.admitted = False
         # Said before the slow part, so that nobody takes it for running meanwhile.
-        instance.move("die", reason or "the process ended")
+        instance.move("die", reason or "it ended")
         self._signal()
-        exit_code = await instance.tear_down(reason or "the process ended")
+        exit_code = await instance.tear_down(reason or "it ended")
         last_words = process.stderr_tail.rpartition("\n")[2] if process else ""
-        return self._after_end(life, exit_code, _describe_end(exit_code, reason, last_words), lived)
+        return self._after_end(life, exit_code, describe_end(exit_code, reason, last_words), lived)
+
+    async def _wait_other(self, life: _Life) -> socket.socket:
+        """Wait for a plugin that somebody else starts. Nobody waits for it: the start is over, and dependents fail."""
+        life.instance.move("await", life.instance.detail)
+        self._settle(life)
+        self._changed()
+        return await life.instance.wait_other()
 
     async def _watch_end(self, life: _Life, scope: trio.CancelScope) -> None:
         await life.instance.wait_end()
         scope.cancel()
 
     async def _become_ready(self, life: _Life) -> RpcError | None:
-        """Greet, prepare, wait for admission; return why it is refused, if it is."""
+        """Connect, greet, prepare, wait for admission; return why it is refused, if it is."""
         instance = life.instance
         try:
+            await instance.connect()
             await instance.greet()
             await self._prepare(instance)
         except RpcError as error:
@@ -282,8 +296,8 @@ class Supervisor:
         try:
             self._admit()
             while not instance.admitted:
-                if life.refused is not None:
-                    return life.refused
+                if life.instance.refusal is not None:
+                    return life.instance.refusal
                 await self._change.wait()
         finally:
             life.waiting = False
@@ -330,7 +344,7 @@ class Supervisor:
                 continue
             missing = self.missing(life.instance)
             life.instance.missing = tuple(missing)
-            life.refused = RpcError(
+            life.instance.refusal = RpcError(
                 ErrorCode.CAPABILITY_MISSING,
                 explain_gap(plugin, offers, missing, self._registry),
                 {"plugin": plugin, "missing": missing},
@@ -363,33 +377,35 @@ class Supervisor:
 
     def _after_end(self, life: _Life, exit_code: int | None, reason: str, lived: float) -> float:
         instance = life.instance
-        policy = instance.spec.restart
         now = trio.current_time()
-        if lived >= self._timing.healthy_after:
+        if lived >= self._timing.healthy_after or (life.instance.refusal is None and not instance.spec.spawn):
             life.failures = 0
-        if life.refused is not None and life.refused.code in (ErrorCode.INCOMPATIBLE, ErrorCode.CAPABILITY_MISSING):
-            return self._fail(life, life.refused.message)
-        if exit_code == EXIT_DO_NOT_RESTART:
-            return self._fail(life, f"{reason}; exit code 125 asks not to be restarted")
-        if policy == "never" or (policy == "on-failure" and exit_code == 0 and not life.unwell):
-            return self._fail(life, f'{reason}; restart = "{policy}"')
         recent = [at for at in life.restarts if now - at < self._timing.restart_window]
-        if len(recent) >= self._timing.restarts_in_window:
-            return self._fail(
-                life, f"{reason}; {len(recent)} restarts within {self._timing.restart_window:g} s are the limit"
-            )
+        final = why_final(
+            reason,
+            instance.spec,
+            self._timing,
+            exit_code=exit_code,
+            refused=life.instance.refusal,
+            unwell=bool(life.unwell),
+            recent=len(recent),
+        )
+        if final is not None:
+            return self._fail(life, final)
         life.restarts.append(now)
         instance.restarts += 1
         delay = min(self._timing.backoff_first * 2.0 ** min(life.failures, 16), self._timing.backoff_most)
         life.failures += 1
         delay *= 1 + self._random.random() / 4
-        logger.warning("%s#%d: %s; it starts again in %.1f s", instance.id, instance.epoch, reason, delay)
+        what = "it starts again" if instance.spec.spawn else "it is waited for again"
+        logger.warning("%s#%d: %s; %s in %.1f s", instance.id, instance.epoch, reason, what, delay)
         instance.detail = reason
         self._changed()
         return delay
 
     def _fail(self, life: _Life, reason: str) -> float:
         logger.error("%s#%d failed: %s", life.instance.id, life.instance.epoch, reason)
+        life.instance.close()
         life.instance.move("give_up", reason)
         self._changed()
         return math.inf
@@ -425,9 +441,9 @@ class Supervisor:
         try:
             health = await instance.health()
         except RpcError as error:
-            if instance.epoch == epoch and instance.running and instance.process is not None:
+            if instance.epoch == epoch and instance.running:
                 life.unwell = f"it does not answer plugin.health: {error.message}"
-                instance.process.signal_group(signal.SIGKILL)
+                instance.kill(life.unwell)
             return
         if instance.epoch == epoch:
             self.note_health(instance, health)
@@ -436,25 +452,3 @@ class Supervisor:
         """A plugin said how it is, asked or by itself."""
         instance.note_health(health)
         self._review_running()
-
-
-def _describe_end(exit_code: int | None, reason: str, last_words: str) -> str:
-    if exit_code is None:
-        how = reason
-    elif exit_code < 0:
-        how = f"killed by {_signal_name(-exit_code)}"
-    else:
-        how = f"exited with code {exit_code}"
-    parts = [how]
-    if reason and reason not in (how, "end of file"):
-        parts.insert(0, reason)
-    if last_words:
-        parts.append(f"its last line on stderr: {last_words[:300]}")
-    return "; ".join(parts)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

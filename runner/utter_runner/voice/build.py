@@ -9,23 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from utter_protocol.methods import SpeakParams
+from utter_runner.rpc.params import decode_params
+from utter_runner.voice.announcer import Announcer
 from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.playback import Playback
+from utter_runner.voice.plugin_keys import PluginKeys
 from utter_runner.voice.recogniser import PluginRecogniser
 from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.speaker import Speaker
+from utter_runner.voice.speech_output import PlayerOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from msgspec import Raw
+
+    from utter_protocol.kinds import SpeakResult
+    from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.actions.commands import Commands
     from utter_runner.config import AudioConfig, Config, HotkeysConfig
+    from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
+    from utter_runner.supervision.work import Work
     from utter_runner.voice.capture.source import AudioSource
     from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, Hotkeys
+    from utter_runner.voice.speaker import StreamOpener
 
 
 class VoiceError(Exception):
@@ -37,6 +51,10 @@ class Voice:
 
     Attributes:
         controller: the spoken session.
+        speaker: speaks texts.
+        recogniser: speech to text; it must hear what plugins announce as `stt.final`.
+        level: measures the microphone.
+        ring: the microphone's audio.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -50,6 +68,9 @@ class Voice:
         commands: Commands,
         hints: Callable[[], list[str]],
         emit: Callable[[dict[str, Any]], None],
+        on_transcript: Callable[[str, Transcript], object],
+        on_level: Callable[[AudioLevel], object],
+        open_stream: StreamOpener,
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
@@ -61,15 +82,23 @@ class Voice:
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
         )
+        self.ring = self._capture.ring
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )
+        self.speaker = Speaker(
+            supervisor, open_stream=open_stream, output=PlayerOutput(audio.output_device or ""), timeout=timeout
+        )
+        self._announcer = Announcer(self.speaker, voice.speak, emit)
+        self.level = LevelMeter(self._capture, on_level)
+        self.recogniser = PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout)
         self.controller = VoiceController(
             feed=self._capture,
-            recogniser=PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout),
+            recogniser=self.recogniser,
             commander=commands,
             cues=CuePlayer(self._playback, enabled=audio.cues),
-            emit=emit,
+            emit=self._announcer.emit,
+            on_transcript=on_transcript,
             settings=VoiceSettings(
                 pre_roll_ms=voice.pre_roll_ms,
                 post_roll_ms=voice.post_roll_ms,
@@ -79,6 +108,7 @@ class Voice:
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
+        self._plugin_keys = PluginKeys(open_stream, self.controller)
         self._hotkeys: Hotkeys | None = None
         if config.hotkeys.enabled:
             self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
@@ -89,6 +119,8 @@ class Voice:
             await nursery.start(self._run_controller)
             nursery.start_soon(self._capture.run)
             nursery.start_soon(self._playback.run)
+            nursery.start_soon(self._announcer.run)
+            nursery.start_soon(self.level.run)
             if self._hotkeys is not None:
                 nursery.start_soon(self._run_hotkeys, self._hotkeys)
 
@@ -98,6 +130,15 @@ class Voice:
     @staticmethod
     async def _run_hotkeys(hotkeys: Hotkeys) -> None:
         await hotkeys.run()
+
+    async def speak_for(self, plugin: Instance, params: Raw, work: Work, timeout: float) -> SpeakResult:
+        """Speak what another plugin asked `plugin` to. Raises RpcError."""
+        wanted = decode_params(params, SpeakParams)
+        return await self.speaker.speak(wanted.text, wanted.voice, timeout=timeout, instance=plugin, work=work)
+
+    def admitted(self, instance: Instance) -> None:
+        """A plugin is up."""
+        self._plugin_keys.admitted(instance)
 
     def status(self) -> dict[str, Any]:
         """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,8 +18,9 @@ from utter_runner.dataplane.ring import Overrun
 from utter_runner.voice.collaborators import SAMPLE_BYTES, AudioUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from utter_protocol.kinds import SpeechFormat
     from utter_runner.voice.collaborators import CueName, PhaseCallback
 
 
@@ -249,3 +251,54 @@ class FakeOutput:
         if self.error is not None:
             raise self.error
         self.played.append((pcm, rate))
+
+
+class FakeSpeechOutput:
+    """A loudspeaker for speech that keeps what it is given (`voice.speech_output.SpeechOutput`).
+
+    Attributes:
+        played: every piece of audio that was taken, in order.
+        formats: of each utterance.
+        drained: how many utterances were heard to their end.
+        open_now: how many are under way.
+        full: whether it takes nothing until `make_room`.
+        failure: raised by the next write.
+    """
+
+    def __init__(self) -> None:
+        self.played: list[bytes] = []
+        self.formats: list[SpeechFormat] = []
+        self.drained = 0
+        self.open_now = 0
+        self.full = False
+        self.failure: RpcError | None = None
+        self._room = trio.Event()
+
+    def make_room(self) -> None:
+        """Take audio again."""
+        self.full = False
+        self._room.set()
+
+    @asynccontextmanager
+    async def open(self, format_: SpeechFormat) -> AsyncIterator[FakeSpeechOutput]:
+        """Begin an utterance."""
+        self.formats.append(format_)
+        self.open_now += 1
+        try:
+            yield self
+        finally:
+            self.open_now -= 1
+
+    async def write(self, data: bytes) -> None:
+        """Take audio, or wait for room."""
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        while self.full:
+            await self._room.wait()
+        self.played.append(data)
+
+    async def drain(self) -> None:
+        """Everything was heard."""
+        await trio.lowlevel.checkpoint()
+        self.drained += 1

@@ -1,7 +1,8 @@
 """Speech to text through the plugin that provides `stt.transcribe@1`.
 
 Rules here: audio goes out as `stt.feed` while it arrives; an utterance belongs to the epoch that it was started in, and
-ends with it; the router's phrases go along as hints.
+ends with it; the router's phrases go along as hints. A plugin that decides by itself when an utterance is over is
+believed about its own utterances only; of its announcement and its answer the first counts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
+import trio
+
+from utter_protocol.errors import RpcError
+from utter_protocol.kinds import SttResult
 from utter_protocol.messages import encode
 from utter_protocol.methods import SttFeedParams, SttSession, SttStartParams, Transcript
 from utter_runner.supervision.dialect import decode_answer
@@ -16,11 +21,13 @@ from utter_runner.supervision.dialect import decode_answer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from utter_protocol.errors import RpcError
+    from msgspec import Raw
+
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 STT = "stt.transcribe@1"
+FINAL = "stt.final@1"
 # Chunks stay well below every frame bound, also in base64.
 _FEED_BYTES = 256 * 1024
 _CANCEL_SECONDS = 5.0
@@ -43,11 +50,12 @@ class PluginRecogniser:
         self._hints = hints
         self._language = language
         self._start_timeout = start_timeout
+        self._open: dict[str, PluginStream] = {}
 
     async def start(self, session: str) -> PluginStream:
         """Open an utterance. Raises RpcError."""
         instance = await self._supervisor.wait_provider(STT, self._start_timeout)
-        stream = PluginStream(instance, session)
+        stream = PluginStream(instance, session, self._open)
         params = SttStartParams(session=session, hints=self._hints(), language=self._language)
         try:
             await instance.call("stt.start", params, timeout=self._start_timeout)
@@ -56,16 +64,29 @@ class PluginRecogniser:
             raise
         return stream
 
+    def on_final(self, instance: Instance, params: Raw) -> None:
+        """`stt.final` of a plugin. Raises RpcError."""
+        final = decode_answer(params, SttResult, "stt.final", instance.id)
+        stream = self._open.get(final.session)
+        if stream is not None and FINAL in instance.provides:
+            stream.note_final(instance, Transcript(text=final.text, confidence=final.confidence))
+
 
 class PluginStream:
-    """One utterance on its way into the plugin."""
+    """One utterance on its way into the plugin; it is in `register` while it is open."""
 
-    def __init__(self, instance: Instance, session: str) -> None:
+    def __init__(self, instance: Instance, session: str, register: dict[str, PluginStream]) -> None:
         self._instance = instance
         self._epoch = instance.epoch
         self._session = session
+        self._register = register
         self._seq = 0
         self._over = False
+        # What the plugin said that was heard, or why it cannot say, and that one of them is there.
+        self._transcript: Transcript | None = None
+        self._error: RpcError | None = None
+        self._decided = trio.Event()
+        register[session] = self
 
     def feed(self, data: bytes) -> None:
         """Hand over whole frames, f32le mono 16 kHz. Raises RpcError."""
@@ -81,24 +102,59 @@ class PluginStream:
 
     async def finish(self, timeout: float) -> Transcript:
         """Return what was said. Raises RpcError."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self._instance.epoch != self._epoch:
-            raise self._instance.unavailable()
-        try:
-            raw = await self._instance.call("stt.finish", SttSession(session=self._session), timeout=timeout)
-        except BaseException:
-            # Given up while it waited for its turn, the plugin would keep the audio.
             self.cancel()
-            raise
-        self._over = True
-        return decode_answer(raw, Transcript, "stt.finish", self._instance.id)
+            raise self._instance.unavailable()
+        if not self._decided.is_set():
+            params = encode(SttSession(session=self._session))
+            sent = self._instance.request("stt.finish", params, self._on_answer, timeout=timeout)
+            try:
+                await self._decided.wait()
+            except trio.Cancelled:
+                if sent is not None and self._instance.epoch == self._epoch:
+                    self._instance.cancel(sent)
+                # Given up while it waited for its turn, the plugin would keep the audio.
+                self.cancel()
+                raise
+            if self._transcript is not None:
+                self._end()
+        # What was decided before it was asked leaves a session open there.
+        self.cancel()
+        if self._transcript is None:
+            raise self._error or self._instance.unavailable()
+        return self._transcript
+
+    def _on_answer(self, result: Raw | None, error: RpcError | None) -> None:
+        if self._decided.is_set():
+            return
+        try:
+            if result is not None:
+                self._transcript = decode_answer(result, Transcript, "stt.finish", self._instance.id)
+        except RpcError as nonsense:
+            error = nonsense
+        self._error = error
+        self._decided.set()
+
+    def note_final(self, instance: Instance, transcript: Transcript) -> None:
+        """A plugin says what was said; of what it says more than once the first counts."""
+        if instance is self._instance and instance.epoch == self._epoch and not self._decided.is_set():
+            self._transcript = transcript
+            self._decided.set()
 
     def cancel(self) -> None:
         """Forget the utterance."""
-        if self._over or self._instance.epoch != self._epoch:
+        over = self._over
+        self._end()
+        if over or self._instance.epoch != self._epoch:
             return
-        self._over = True
         params = encode(SttSession(session=self._session))
         self._instance.request("stt.cancel", params, _ignore, timeout=_CANCEL_SECONDS)
+
+    def _end(self) -> None:
+        self._over = True
+        if self._register.get(self._session) is self:
+            del self._register[self._session]
 
 
 def _ignore(_result: object, _error: RpcError | None) -> None:

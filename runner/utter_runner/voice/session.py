@@ -30,6 +30,7 @@ from utter_runner.voice.settings import VoiceSettings
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from utter_protocol.methods import Transcript
     from utter_runner.voice.collaborators import (
         AudioFeed,
         Commander,
@@ -67,6 +68,7 @@ class VoiceController:
         commander: text to deed.
         cues: short sounds.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
+        on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
         new_id: makes session ids.
         wall_clock: the seconds since the epoch that events carry as `at`.
@@ -80,6 +82,7 @@ class VoiceController:
         commander: Commander,
         cues: Cues,
         emit: EmitEvent,
+        on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
         new_id: Callable[[], str] = _random_id,
         wall_clock: Callable[[], float] = time.time,
@@ -89,6 +92,7 @@ class VoiceController:
         self._commander = commander
         self._cues = cues
         self._emit = emit
+        self._on_transcript = on_transcript
         self._settings = settings or VoiceSettings()
         self._new_id = new_id
         self._wall_clock = wall_clock
@@ -350,6 +354,7 @@ class VoiceController:
             if not recognised:
                 stream.cancel()
         session.latency["stt"] = trio.current_time() - max(began, session.captured_at or began)
+        self._on_transcript(session.id, transcript)
         return transcript.text.strip()
 
     def _on_phase(self, session: Session, phase: Phase) -> None:

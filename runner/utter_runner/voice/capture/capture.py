@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from utter_runner.dataplane.ring import RingReader, RingWriter
-from utter_runner.voice.capture.source import SourceError
+from utter_runner.voice.capture.source import NoSource, SourceError
 from utter_runner.voice.collaborators import AudioUnavailable
 
 if TYPE_CHECKING:
@@ -111,6 +111,24 @@ class Capture:
             "faults": self._faults,
             "detail": detail,
         }
+
+    @property
+    def delivering(self) -> bool:
+        """Whether the microphone is open and audio arrives."""
+        return self._delivering
+
+    @property
+    def hopeless(self) -> str:
+        """Why the microphone cannot ever be opened, in a sentence, or nothing."""
+        if self._hopeless:
+            return self._fault
+        return self._source.reason if isinstance(self._source, NoSource) else ""
+
+    async def until_delivering(self) -> None:
+        """Returns when the microphone is open and audio arrives, whoever opens it."""
+        await trio.lowlevel.checkpoint()
+        while not self._delivering:
+            await self._changed.wait()
 
     async def acquire(self) -> None:
         """Has the microphone open until `release`; returns when audio arrives, after 2 s at most. Calls nest.

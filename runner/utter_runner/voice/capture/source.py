@@ -67,7 +67,7 @@ class NoSource:
     live = False
 
     def __init__(self, reason: str) -> None:
-        self._reason = reason
+        self.reason = reason
 
     async def prepare(self) -> None:
         """Nothing to prepare."""
@@ -78,4 +78,4 @@ class NoSource:
         Raises:
             SourceError: always, and permanent.
         """
-        raise SourceError(self._reason, permanent=True)
+        raise SourceError(self.reason, permanent=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from utter_runner.clients import endpoint as room
-from utter_runner.clients.endpoint import MAX_PATH_BYTES, Endpoint, EndpointError, default_socket_path
+from utter_runner.rpc import endpoint as room
+from utter_runner.rpc.endpoint import MAX_PATH_BYTES, Endpoint, EndpointError, default_socket_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SERVE = """
 import sys
 from pathlib import Path
-from utter_runner.clients.endpoint import Endpoint
+from utter_runner.rpc.endpoint import Endpoint
 endpoint = Endpoint(Path(sys.argv[1]))
 print("serving", flush=True)
 sys.stdin.read()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from utter_runner.policy.schema import MAX_DEPTH, MAX_SUBSCHEMAS, compile_schema, first_violation
+from utter_protocol.json_schema import MAX_DEPTH, MAX_SUBSCHEMAS, compile_schema, first_violation
 
 DEFS = {"$defs": {"name": {"type": "string", "maxLength": 3}}}
 OBJECT = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object", "required": ["n"]}}}}

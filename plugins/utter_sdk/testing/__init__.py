@@ -1,0 +1,19 @@
+"""What a plugin is tested with: `PluginProcess` runs it as the runner does, `PluginHarness` without a process.
+
+Rules here: both are the runner's end of a connection and know no more than the wire; every wait has an end.
+"""
+
+from utter_sdk.testing.harness import PluginHarness
+from utter_sdk.testing.parts import Asked, OfferedStream, Passing, Pending, PluginDiedError, PluginStream
+from utter_sdk.testing.process import PluginProcess
+
+__all__ = [
+    "Asked",
+    "OfferedStream",
+    "Passing",
+    "Pending",
+    "PluginDiedError",
+    "PluginHarness",
+    "PluginProcess",
+    "PluginStream",
+]

@@ -13,6 +13,7 @@ from utter_plugins.commands.teaching import Settings as CommandsSettings
 from utter_plugins.desktop.ops import Settings as DesktopSettings
 from utter_plugins.espeak.service import Settings as EspeakSettings
 from utter_plugins.llm.settings import Settings as LlmSettings
+from utter_plugins.llm.settings import Settings as LlmSettings
 from utter_plugins.whisper.plugin import Settings as WhisperSettings
 from utter_protocol.manifest import load_manifest
 from utter_protocol.settings import wrong_settings
@@ -21,6 +22,7 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
     "commands": CommandsSettings,
     "desktop": DesktopSettings,
     "espeak": EspeakSettings,
+    "llm": LlmSettings,
     "llm": LlmSettings,
     "whisper": WhisperSettings,
 }
@@ -72,6 +74,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 def schema(plugin: str) -> dict[str, Any]:
     return load_manifest(Path(utter_plugins.__path__[0], plugin, "utter-plugin.toml")).config_schema
+
+
+def test_no_shipped_plugin_is_left_out() -> None:
+    assert {path.parent.name for path in Path(utter_plugins.__path__[0]).glob("*/utter-plugin.toml")} == set(SETTINGS)
 
 
 @pytest.mark.parametrize("plugin", SETTINGS)

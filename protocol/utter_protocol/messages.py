@@ -42,8 +42,10 @@ class Message(msgspec.Struct):
 class _Members(msgspec.Struct):
     """Which members an envelope has, whatever is in them."""
 
+    jsonrpc: Raw | UnsetType = UNSET
     id: Raw | UnsetType = UNSET
     method: Raw | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
@@ -87,7 +89,7 @@ def decode_message(body: bytes) -> Message:
             raise _too_deep()
         message = _decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(body, str(error)) from None
+        message = _last_of_duplicates(body, str(error))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _no_json(body, error) from None
     if message.jsonrpc != "2.0":
@@ -100,6 +102,15 @@ def decode_message(body: bytes) -> Message:
     elif message.params is not UNSET and bytes(memoryview(message.params)[:1]) not in (b"{", b"["):
         raise _invalid(body, '"params" must be an object or an array')
     return message
+
+
+def _last_of_duplicates(body: bytes, why: str) -> Message:
+    """Return the envelope if all that is wrong in it is replaced by later members of the same names."""
+    try:
+        _check_syntax(body)
+        return _decode(encode(_decode_members(body)))
+    except msgspec.MsgspecError:
+        raise _invalid(body, why) from None
 
 
 def _too_deep() -> InvalidMessage:

@@ -3,6 +3,7 @@
 Rules here: no threads, everything happens inside the caller's waits; while one waits, answers to others are kept,
 stream data is queued, and what the runner asks (`host.confirm`) is answered; a wait that ends by time or by Ctrl-C
 tells the runner with `$/cancel`; every failure to reach the runner is a `RunnerUnavailable` that names the path.
+Descriptors are taken by the answers that bring them; what nothing asked for ends the connection.
 """
 
 from __future__ import annotations
@@ -31,18 +32,29 @@ from utter_protocol.messages import (
     result_body,
 )
 from utter_protocol.methods import StreamData, SubscribeResult
+from utter_sdk.client_stream import MAX_QUEUED, Subscription
+from utter_sdk.passing import LostDescriptors, PassingSocket, Received, close_all
 from utter_sdk.runner_socket import RunnerUnavailable, connect, default_socket_path
+from utter_sdk.streams import StreamClosed
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from utter_protocol.messages import RequestId
+    from utter_sdk.handles import Handles
 
-__all__ = ["Client", "RunnerUnavailable", "Subscription", "default_socket_path"]
+__all__ = [
+    "MAX_QUEUED",
+    "Client",
+    "Received",
+    "RunnerUnavailable",
+    "StreamClosed",
+    "Subscription",
+    "default_socket_path",
+]
 
-MAX_QUEUED = 4096
 _EARLY_STREAMS = 64
 _READ_SIZE = 256 * 1024
 _SEND_TIMEOUT = 30.0
@@ -50,6 +62,11 @@ _SEND_TIMEOUT = 30.0
 
 class _CancelParams(msgspec.Struct):
     id: int | str
+
+
+class _ClosedParams(msgspec.Struct):
+    stream_id: str
+    reason: str = ""
 
 
 def _refuse(method: object, _params: dict[str, Any]) -> NoReturn:
@@ -66,7 +83,7 @@ class Client:
 
     def __init__(self, connection: socket.socket, path: str) -> None:
         self.path = path
-        self._socket = connection
+        self._socket = PassingSocket(connection)
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
         self._decoder = FrameDecoder()
@@ -74,6 +91,9 @@ class Client:
         self._next_id = 0
         self._waiting: set[int] = set()
         self._answers: dict[int, Message] = {}
+        # By request: how many descriptors its answer brings, also of one that was given up; and those that came.
+        self._wanted: dict[int, int] = {}
+        self._passed: dict[int, list[int]] = {}
         self._handlers: dict[str, Callable[[dict[str, Any]], Any]] = {}
         self._asked: deque[Message] = deque()
         self._serving: RequestId | None = None
@@ -82,6 +102,7 @@ class Client:
         self._streams: dict[str, Subscription] = {}
         self._subscribing = 0
         self._early: dict[str, deque[StreamData]] = {}
+        self._early_ends: dict[str, str] = {}
 
     @classmethod
     def connect(cls, path: str | None = None, token: str | None = None, *, timeout: float = 5.0) -> Self:
@@ -119,6 +140,9 @@ class Client:
         """Close the connection; the runner drops its streams and requests. Idempotent."""
         self._closed = self._closed or "this client has closed the connection."
         self._socket.close()
+        for fds in self._passed.values():
+            close_all(fds)
+        self._passed.clear()
 
     def fileno(self) -> int:
         """The socket's descriptor, for a handler that also waits for something else."""
@@ -148,13 +172,40 @@ class Client:
             raise RunnerUnavailable(self.path, self._closed)
         return self._serving in self._withdrawn
 
-    def call(self, method: str, params: Any = None, timeout: float | None = 30.0) -> Any:
+    @property
+    def handles(self) -> Handles:
+        """Large data, by its content."""
+        from utter_sdk.handles import Handles  # noqa: PLC0415 - most clients never need it
+
+        return Handles(self)
+
+    def fd_pass(self, kind: str, meta: dict[str, Any] | None = None, *, timeout: float | None = 30.0) -> Received:
+        """Ask for a descriptor (PROTOCOL.md, "fd.pass"). Raises as `call`; RpcError -32603 if none came.
+
+        Args:
+            kind: "handle", "memfd" or "memfd.ring".
+            meta: what of it.
+            timeout: seconds; None waits for as long as it takes.
+        """
+        given = meta or {}
+        count = 2 if kind == "memfd.ring" and given.get("wake") else 1
+        request_id = self._send_request("fd.pass", {"kind": kind, "meta": given})
+        self._wanted[request_id] = count
+        result = self._result(request_id, "fd.pass", timeout)
+        received = Received(result, self._passed.pop(request_id, []))
+        if len(received.fds) != count:
+            received.close()
+            raise RpcError(ErrorCode.INTERNAL_ERROR, f"fd.pass: {count} descriptors were due and did not come")
+        return received
+
+    def call(self, method: str, params: Any = None, timeout: float | None = 30.0, *, fds: Sequence[int] = ()) -> Any:
         """Send a request and return its result.
 
         Args:
             method: its name.
             params: what msgspec encodes as a JSON object; None sends `{}`.
             timeout: seconds; None waits for as long as it takes.
+            fds: descriptors that ride on the request; they stay the caller's.
 
         Raises:
             RpcError: what the runner answered.
@@ -162,7 +213,9 @@ class Client:
             RunnerUnavailable: the runner went away.
             ValueError: the request exceeds max_frame.
         """
-        request_id = self._send_request(method, params)
+        return self._result(self._send_request(method, params, fds), method, timeout)
+
+    def _result(self, request_id: int, method: str, timeout: float | None) -> Any:
         self._waiting.add(request_id)
         try:
             self._wait(lambda: request_id in self._answers, timeout, f"{method} was not answered")
@@ -202,12 +255,15 @@ class Client:
             stream = self._streams[answer.stream_id] = Subscription(self, method, answer)
             for item in self._early.pop(answer.stream_id, ()):
                 stream.put(item)
+            if answer.stream_id in self._early_ends:
+                stream.end(self._early_ends[answer.stream_id])
         except msgspec.ValidationError as error:
             raise RpcError(ErrorCode.INTERNAL_ERROR, f"stream.subscribe: a malformed answer: {error}") from None
         finally:
             self._subscribing -= 1
             if not self._subscribing:
                 self._early.clear()
+                self._early_ends.clear()
         return stream
 
     def wait_stream(self, stream: Subscription, timeout: float | None) -> None:
@@ -243,8 +299,11 @@ class Client:
 
     def _receive(self) -> None:
         try:
-            data = self._socket.recv(_READ_SIZE)
+            data = self._socket.receive(_READ_SIZE)
         except BlockingIOError:
+            return
+        except LostDescriptors as error:
+            self._lose(f"{error}.")
             return
         except OSError as error:
             self._lose(f"the connection broke: {error.strerror}.")
@@ -263,23 +322,43 @@ class Client:
         try:
             while (body := self._decoder.next_frame()) is not None:
                 self._sort(decode_message(body))
+                self._close_surplus()
+            if not self._decoder.inside_body:
+                self._close_surplus()
         except (FramingError, InvalidMessage) as error:
             self._lose(f"what listens there is no utter-runner, or a broken one: {error}")
             self._decoder = FrameDecoder()
 
+    def _close_surplus(self) -> None:
+        if self._socket.close_surplus(self._decoder.buffered):
+            self._lose("what listens there sent a descriptor that nothing asked for.")
+
     def _sort(self, message: Message) -> None:
         if not isinstance(message.method, str):
-            if message.id in self._waiting and isinstance(message.id, int):
-                self._answers[message.id] = message
+            if isinstance(message.id, int):
+                self._sort_answer(message.id, message)
         elif isinstance(message.id, int | str):
             self._asked.append(message)
         elif isinstance(message.params, msgspec.Raw):
             self._sort_notification(message.method, message.params)
 
+    def _sort_answer(self, request_id: int, message: Message) -> None:
+        count = self._wanted.pop(request_id, 0)
+        fds = self._socket.take(count) if isinstance(message.result, msgspec.Raw) else []
+        if request_id not in self._waiting:
+            close_all(fds)
+            return
+        self._answers[request_id] = message
+        if fds:
+            self._passed[request_id] = fds
+
     def _sort_notification(self, method: str, params: msgspec.Raw) -> None:
         try:
             if method == "$/cancel":
                 self._withdraw(msgspec.json.decode(params, type=_CancelParams).id)
+                return
+            if method == "stream.closed":
+                self._end_stream(msgspec.json.decode(params, type=_ClosedParams))
                 return
             item = msgspec.json.decode(params, type=StreamData)
         except msgspec.ValidationError:
@@ -290,6 +369,13 @@ class Client:
         elif self._subscribing and (item.stream_id in self._early or len(self._early) < _EARLY_STREAMS):
             # Data may overtake the answer that tells its stream's id.
             self._early.setdefault(item.stream_id, deque(maxlen=MAX_QUEUED)).append(item)
+
+    def _end_stream(self, closed: _ClosedParams) -> None:
+        stream = self._streams.pop(closed.stream_id, None)
+        if stream is not None:
+            stream.end(closed.reason)
+        elif self._subscribing and len(self._early_ends) < _EARLY_STREAMS:
+            self._early_ends[closed.stream_id] = closed.reason
 
     def _withdraw(self, request_id: RequestId) -> None:
         for message in self._asked:
@@ -325,93 +411,21 @@ class Client:
             self._served = served + (time.monotonic() - started)
         self._send(body)
 
-    def _send_request(self, method: str, params: Any) -> int:
+    def _send_request(self, method: str, params: Any, fds: Sequence[int] = ()) -> int:
         self._next_id += 1
-        self._send(request_body(self._next_id, method, encode({} if params is None else params)))
+        self._send(request_body(self._next_id, method, encode({} if params is None else params)), fds)
         return self._next_id
 
-    def _send(self, body: bytes) -> None:
+    def _send(self, body: bytes, fds: Sequence[int] = ()) -> None:
         if self._closed:
             raise RunnerUnavailable(self.path, self._closed)
         if len(body) > MAX_FRAME:
             raise ValueError(f"a request of {len(body)} bytes exceeds max_frame ({MAX_FRAME} bytes)")
         try:
-            self._socket.sendall(encode_frame(body))
+            self._socket.send(encode_frame(body), fds)
         except TimeoutError:
             self._lose(f"the runner has not read for {_SEND_TIMEOUT:g} s.")
         except OSError as error:
             self._lose(f"the connection broke: {error.strerror}.")
         if self._closed:
             raise RunnerUnavailable(self.path, self._closed)
-
-
-class Subscription:
-    """A stream's data, in order: iterate, or `get` with a timeout; a context manager that closes it.
-
-    Attributes:
-        stream_id: the runner's id of it.
-        method: its name.
-        mode: "lossy" or "reliable".
-        missed: how many items the runner or this client dropped, counted by gaps in `seq` (lossy streams only).
-    """
-
-    def __init__(self, client: Client, method: str, answer: SubscribeResult) -> None:
-        self.stream_id = answer.stream_id
-        self.method = method
-        self.mode = answer.mode
-        self.missed = 0
-        self._client = client
-        self._items: deque[StreamData] = deque(maxlen=MAX_QUEUED)
-        self._last_seq: int | None = None
-        self._open = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._open:
-            raise StopIteration
-        return self.get(None)
-
-    @property
-    def ready(self) -> bool:
-        """Whether `get` returns at once."""
-        return bool(self._items)
-
-    def get(self, timeout: float | None) -> Any:
-        """Return the next item's data.
-
-        Args:
-            timeout: seconds; None waits for as long as it takes.
-
-        Raises:
-            TimeoutError: nothing came.
-            RunnerUnavailable: the runner went away.
-        """
-        self._client.wait_stream(self, timeout)
-        item = self._items.popleft()
-        if self._last_seq is not None:
-            self.missed += max(0, item.seq - self._last_seq - 1)
-        self._last_seq = item.seq
-        if self.mode == "reliable":
-            self._client.acknowledge(self, item.seq)
-        return item.data
-
-    def put(self, item: StreamData) -> None:
-        """Queue an item that arrived; for `Client`. Of more than `MAX_QUEUED` the oldest are dropped."""
-        self._items.append(item)
-
-    def close(self) -> None:
-        """Stop the stream. Idempotent."""
-        if self._open:
-            self._open = False
-            self._items.clear()
-            self._client.stop(self)

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +31,7 @@ from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
@@ -51,10 +53,12 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
     from utter_runner.confirm.confirmer import Surface
     from utter_runner.rpc.endpoint import Endpoint
+    from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
     from utter_runner.supervision.spec import PluginSpec
@@ -163,6 +167,17 @@ class Daemon:
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
         self._build_streams(hub, relay, host)
+        self._data = build_data_plane(
+            runner,
+            handle_root(runner, environ, self._endpoint.path),
+            ring=self._voice.ring,
+            reactor=self._reactor,
+            deadlines=self._deadlines,
+            plugin_known=self._supervisor.get,
+            on_broken=self._warn,
+        )
+        for method in self._data.methods:
+            host.serve(method, partial(self._on_data, method), before_admission=True)
         self._context = ContextCache(self._supervisor)
         host.listen("context.changed", self._context.changed)
         self._host_requests = HostRequests(
@@ -171,6 +186,7 @@ class Daemon:
             confirmer=confirmer,
             context=self._context,
             emitter=relay,
+            carry=self._data.carry,
             instead={"tts.speak": self._voice.speak_for},
             timeout=timeout,
         )
@@ -184,6 +200,7 @@ class Daemon:
             speaker=self._voice.speaker,
             context=self._context.snapshot,
             streams=self._streams,
+            data=self._data,
             status=self.status,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -237,6 +254,7 @@ class Daemon:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
         finally:
+            self._data.close()
             self._voice.close()
             self._reactor.close()
 
@@ -245,6 +263,7 @@ class Daemon:
             nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
             await nursery.start(self._gate.run)
             await nursery.start(self._host_requests.run)
+            await nursery.start(self._data.run)
             await nursery.start(self._api.run)
             self._server.start()
             try:
@@ -327,6 +346,11 @@ class Daemon:
             self._context.admitted(instance)
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+
+    def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        permissions = instance.handshake.permissions if instance.handshake else instance.spec.permissions
+        caller = self._data.plugin(instance.id, may_hear="microphone" in permissions)
+        self._data.request(caller, peer, request_id, method, params)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:

@@ -20,7 +20,10 @@ from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.config import RunnerConfig
+from utter_runner.dataplane.build import build_data_plane
 from utter_runner.dataplane.hub import Hub
+from utter_runner.dataplane.ring import RingWriter
 from utter_runner.host.context import ContextCache
 from utter_runner.host.relay import Relay
 from utter_runner.host.subscriptions import Subscriptions
@@ -100,6 +103,7 @@ class Client:
         self.closed = trio.Event()
         self._ids = count(1)
         self._change = trio.Event()
+        self._sending = trio.Lock()
 
     async def read(self) -> None:
         """Take what arrives until the end."""
@@ -142,12 +146,16 @@ class Client:
         """Send a request; return its id."""
         request_id = next(self._ids)
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}, **more}
-        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+        await self._write(message)
         return request_id
 
     async def notify(self, method: str, params: Any) -> None:
         message = {"jsonrpc": "2.0", "method": method, "params": params}
-        await self.stream.send_all(encode_frame(json.dumps(message).encode()))
+        await self._write(message)
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        async with self._sending:
+            await self.stream.send_all(encode_frame(json.dumps(message).encode()))
 
     async def reply(self, request: dict[str, Any], result: Any) -> None:
         """Answer a request of the runner; an RpcError is answered as one."""
@@ -157,7 +165,7 @@ class Client:
             else {"result": result}
         )
         body = {"jsonrpc": "2.0", "id": request["id"], **member}
-        await self.stream.send_all(encode_frame(json.dumps(body).encode()))
+        await self._write(body)
 
     async def result(self, request_id: int) -> Any:
         """The result of a request, or its error raised."""
@@ -205,6 +213,7 @@ class House(Desk):
         limits: Limits | None = None,
         queue: int = 256,
         window: int = 64,
+        config: RunnerConfig | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*persons, **options)
@@ -217,6 +226,17 @@ class House(Desk):
         self.voice = FakeVoice()
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
+        self.handles = directory / "handles"
+        self.ring = RingWriter.create(seconds=1)
+        self.data = build_data_plane(
+            config or RunnerConfig(),
+            self.handles,
+            ring=self.ring,
+            reactor=self.reactor,
+            deadlines=self.deadlines,
+            plugin_known=self.supervisor.get,
+            on_broken=self.refused.append,
+        )
         self.api = ClientApi(
             supervisor=self.supervisor,
             registry=load_registry(),
@@ -226,6 +246,7 @@ class House(Desk):
             speaker=self.voice,
             context=ContextCache(self.supervisor).snapshot,
             streams=self.streams,
+            data=self.data,
             status=self.status,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -283,6 +304,7 @@ class House(Desk):
             async with self.running() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.reactor.run)
+                await nursery.start(self.data.run)
                 await nursery.start(self.api.run)
                 self.server.start()
                 try:
@@ -294,8 +316,14 @@ class House(Desk):
             assert self.hub._subscribers == {}
             assert len(self.bus) == 0
         finally:
-            self.endpoint.close()
-            self.reactor.close()
+            self.close()
+
+    def close(self) -> None:
+        """Free everything."""
+        self.data.close()
+        self.ring.close()
+        self.endpoint.close()
+        self.reactor.close()
 
 
 @asynccontextmanager

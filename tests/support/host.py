@@ -112,6 +112,7 @@ class HostStage(Stage):
     ) -> None:
         super().__init__(*persons, others=plugins, **{"rules": EVERYTHING_ON, "invoke": DONE, **options})
         self.emitted: list[tuple[str, str, Any]] = []
+        self.carried: list[tuple[bytes, str, str]] = []
         self.host = HostCallbacks()
         self.context = ContextCache(self.supervisor)
         self.requests = HostRequests(
@@ -120,6 +121,7 @@ class HostStage(Stage):
             confirmer=self.confirmer,
             context=self.context,
             emitter=self,
+            carry=lambda message, sender, receiver: self.carried.append((bytes(message), sender, receiver)),
             instead=instead or {},
             timeout=30.0,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import logging
 import os
@@ -53,6 +54,22 @@ class Remote:
             return os.write(self.write_fd, data)
         except BlockingIOError:
             return 0
+
+    def pass_on(self, data: bytes, *fds: int) -> None:
+        """Send bytes with descriptors, all in one call; the descriptors stay the test's."""
+        with socket.socket(fileno=os.dup(self.write_fd)) as connection:
+            assert socket.send_fds(connection, [data], fds) == len(data)
+
+    def take_in(self, most: int = 1 << 16) -> tuple[bytes, list[int]]:
+        """Read once: bytes, and the descriptors that came with them."""
+        with socket.socket(fileno=os.dup(self.read_fd)) as connection:
+            try:
+                data, beside, flags, _ = connection.recvmsg(most, socket.CMSG_LEN(32), socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return b"", []
+            assert not flags & socket.MSG_CTRUNC
+            self.ended = not data
+            return data, [fd for _, _, numbers in beside for fd in array.array("i", numbers)]
 
     def send(self, *messages: dict[str, Any]) -> None:
         """Send messages, all in one piece."""

@@ -29,6 +29,7 @@ from utter_protocol.methods import (
     SessionReport,
     SpeakRequest,
     ValidateParams,
+    WireError,
 )
 from utter_runner.actions.gate import decision_name
 from utter_runner.policy import Deny, Origin
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
     from utter_runner.actions.commands import Commands
-    from utter_runner.actions.gate import ActionGate
+    from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
@@ -107,6 +109,7 @@ class ClientApi:
         speaker: speaks texts.
         context: returns the desktop's state, of the sources named or of all.
         streams: answers `stream.*`.
+        data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -123,6 +126,7 @@ class ClientApi:
         speaker: Speaker,
         context: Callable[[list[str]], Awaitable[object]],
         streams: Subscriptions,
+        data: DataPlane,
         status: Callable[[], dict[str, Any]],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -135,6 +139,7 @@ class ClientApi:
         self._speaker = speaker
         self._context = context
         self._streams = streams
+        self._data = data
         self._status = status
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
@@ -154,6 +159,7 @@ class ClientApi:
             "stream.subscribe": streams.subscribe,
             "stream.ack": lambda peer, request_id, params: streams.acknowledge(peer, params, request_id),
             "stream.stop": streams.stop,
+            **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "runner.command": self._command,
@@ -180,6 +186,10 @@ class ClientApi:
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
         self._streams.forget(peer)
+        self._data.forget(peer)
+
+    def _on_data(self, method: str, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        self._data.request(self._data.client(peer), peer, request_id, method, params)
 
     def acknowledge(self, peer: Peer, raw: Raw) -> None:
         """`stream.ack` as a notification. Raises RpcError."""
@@ -201,7 +211,9 @@ class ClientApi:
                 f"{params.method} cannot be called through runner.invoke",
                 {"method": params.method},
             )
-        sent = instance.request(params.method, params.params, partial(relay, peer, request_id), timeout=timeout)
+        self._data.carry(params.params, peer, instance.id)
+        on_reply = partial(self._bring_back, instance.id, peer, request_id)
+        sent = instance.request(params.method, params.params, on_reply, timeout=timeout)
         if sent is not None:
             peer.on_cancel(request_id, partial(instance.cancel, sent))
 
@@ -217,8 +229,23 @@ class ClientApi:
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
         origin = Origin(provenance=params.provenance, plugin=instance.id)
-        submission = self._gate.submit(step, origin, partial(relay, peer, request_id), timeout=timeout)
+
+        def on_phase(phase: GatePhase) -> None:
+            # Before it may run, the plugin gets nothing.
+            if phase == "acting":
+                self._data.carry(raw, peer, instance.id)
+
+        on_reply = partial(self._bring_back, instance.id, peer, request_id)
+        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase)
         peer.on_cancel(request_id, submission.cancel)
+
+    def _bring_back(
+        self, plugin: str, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
+    ) -> None:
+        """Answer a client with what a plugin answered, and the handles in it."""
+        if result is not None:
+            self._data.carry(result, plugin, peer)
+        relay(peer, request_id, result, error)
 
     # ---- looking
 
@@ -231,6 +258,10 @@ class ClientApi:
         declared = (*instance.provides, *instance.requires)
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
+        refusal = None if instance.running else instance.refusal
+        error = None
+        if refusal is not None:
+            error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
@@ -243,9 +274,14 @@ class ClientApi:
                 ),
                 "status": instance.status,
                 "detail": instance.detail,
+                "error": error,
                 "unknown_capabilities": [*findings.unknown, *findings.malformed],
                 "missing_requires": missing,
-                "deprecations": list(findings.deprecated),
+                "deprecations": [
+                    {"capability": one, **msgspec.structs.asdict(deprecation)}
+                    for one in findings.deprecated
+                    if (deprecation := self._registry.deprecation(one)) is not None
+                ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
                 "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],

@@ -68,6 +68,11 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where blobs are kept; None is $XDG_RUNTIME_DIR/utter/handles."""
     handle_ttl: Annotated[int, Meta(ge=1, le=604_800)] = 3_600
     """Seconds that an unused handle lives."""
+    handle_scope_bytes: Annotated[int, Meta(ge=64 * 1024, le=64 * 1_024 * MIB)] = 256 * MIB
+    """What one plugin or one connection may hold; the same again for what others give it."""
+    handle_scope_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
+    handle_total_bytes: Annotated[int, Meta(ge=64 * 1024, le=1_024 * 1_024 * MIB)] = 1_024 * MIB
+    """What all hold together."""
     lossy_queue: Annotated[int, Meta(ge=1, le=65_536)] = 256
     credit_window: Annotated[int, Meta(ge=1, le=65_536)] = 64
     max_frame: Annotated[int, Meta(ge=64 * 1024, le=256 * MIB)] = 16 * MIB

@@ -7,7 +7,6 @@ arithmetic come from `utter_protocol.ring`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -30,14 +29,13 @@ from utter_protocol.ring import (
     parse_header,
     spans,
 )
+from utter_runner.dataplane.memfd import new_memfd
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 # Not in Python's fcntl before 3.13 (linux/fcntl.h; Linux 5.1).
 F_SEAL_FUTURE_WRITE = 0x10
-# Not in Python's os (linux/memfd.h; Linux 6.3). Where vm.memfd_noexec is 2 a memfd without it is refused.
-_MFD_NOEXEC_SEAL = 0x8
 
 _ONE = (1).to_bytes(8, sys.byteorder)
 
@@ -103,7 +101,7 @@ class RingWriter:
         if sys.byteorder != "little":
             raise RingError("the audio ring is little-endian, and this machine is not")
         layout = RingLayout(rate=rate, channels=channels, capacity=round(seconds * rate))
-        fd = _memfd("utter-ring")
+        fd = new_memfd("utter-ring")
         try:
             os.ftruncate(fd, layout.size)
             memory = mmap.mmap(fd, layout.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -298,13 +296,6 @@ class RingReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _memfd(name: str) -> int:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    with contextlib.suppress(OSError):
-        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
-    return os.memfd_create(name, flags)
 
 
 def _seal(fd: int) -> str:

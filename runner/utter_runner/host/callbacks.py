@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
 
@@ -34,9 +34,12 @@ class HostCallbacks:
     def __init__(self) -> None:
         self._listeners: dict[str, Listener] = {}
         self._requests: dict[str, RequestHandler] = {}
+        self._at_any_time: set[str] = set()
         # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
         self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
         self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
+        self.on_item: Callable[[Instance, str, StreamItem], None] = _nobody_subscribed
+        """Takes the items of plugins' streams."""
 
     def listen(self, method: str, listener: Listener) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
@@ -46,12 +49,17 @@ class HostCallbacks:
         """Call `listener(instance, method, params)` for each notification that nobody listens for by its method."""
         self._listen_else = listener
 
-    def serve(self, method: str, handler: RequestHandler) -> None:
+    def serve(self, method: str, handler: RequestHandler, *, before_admission: bool = False) -> None:
         """Call `handler(instance, peer, request_id, params)` for each request `method` of an admitted plugin.
 
-        It answers through `peer`, now or later, or raises RpcError.
+        Args:
+            method: the method's name.
+            handler: answers through `peer`, now or later, or raises RpcError.
+            before_admission: do not wait for it: the handler takes a descriptor, which cannot wait.
         """
         self._requests[method] = handler
+        if before_admission:
+            self._at_any_time.add(method)
 
     def on_request(self, instance: Instance, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer a plugin's request. Raises RpcError."""
@@ -68,7 +76,7 @@ class HostCallbacks:
                 f"{instance.id} may have {MAX_HOST_CALLS} requests in flight",
                 {"bound": "max_host_calls", "limit": MAX_HOST_CALLS},
             )
-        if instance.running:
+        if instance.running or method in self._at_any_time:
             handler(instance, peer, request_id, params)
         else:
             self._early.setdefault(peer, {})[request_id] = (handler, params)
@@ -107,5 +115,9 @@ class HostCallbacks:
             listener(instance, params)
 
 
-def _nobody_listens(instance: Instance, method: str, _params: Raw) -> None:
+def _nobody_subscribed(instance: Instance, method: str, _item: StreamItem) -> None:
+    _nobody_listens(instance, method, None)
+
+
+def _nobody_listens(instance: Instance, method: str, _params: Raw | None) -> None:
     logger.debug("%s announced %s, which nobody listens to", instance.id, method)

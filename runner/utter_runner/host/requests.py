@@ -68,6 +68,7 @@ class HostRequests:
         confirmer: asks a person.
         context: the desktop's state.
         emitter: carries `host.emit`.
+        carry: lets the plugin with the second id hold the handles in a message that the one with the first id holds.
         instead: by method: what is done instead of passing a `host.invoke` on; given the provider, the params, the
             work and the seconds that it may take.
         timeout: seconds, where a request names none.
@@ -81,6 +82,7 @@ class HostRequests:
         confirmer: Confirmer,
         context: ContextCache,
         emitter: Emitter,
+        carry: Callable[[Raw, str, str], None],
         instead: Mapping[str, Callable[[Instance, Raw, Work, float], Awaitable[object]]],
         timeout: float,
     ) -> None:
@@ -89,6 +91,7 @@ class HostRequests:
         self._confirmer = confirmer
         self._context = context
         self._emitter = emitter
+        self._carry = carry
         self._instead = instead
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -161,8 +164,11 @@ class HostRequests:
                 work.remove_child(cancel)
             if error is None and method.startswith(_SCREEN):
                 work.taint(method)
+            if result is not None:
+                self._carry(result, provider.id, instance.id)
             relay(peer, request_id, result, error)
 
+        self._carry(params, instance.id, provider.id)
         sent = provider.request(method, params, on_reply, timeout=timeout, work=part)
         if sent is not None:
             cancel = partial(_cancel_in, provider, provider.epoch, sent)

@@ -1,8 +1,9 @@
-"""Bytes in and out over a pair of descriptors that never block: the transport under a peer.
+"""Bytes in and out over a pair of descriptors that never block, and descriptors on sockets: the transport of a peer.
 
 Rules here: the channel owns its descriptors and closes each exactly once; reading takes at most 64 KiB a turn; what is
 written in one turn leaves in one system call, and only what the kernel refused waits for writability; a write that
-fails says nothing of what arrived before, which stays readable.
+fails says nothing of what arrived before, which stays readable. Bytes and the descriptors that ride on them leave
+through one queue.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from utter_runner.rpc.descriptors import ROOM, Parcel, all_was_read, close_all, received, send_parcel, unix_socket
 from utter_runner.rpc.reactor import HANGUP, READABLE, WRITABLE, Reactor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 READ_SIZE = 64 * 1024
 _JOIN_SIZE = 256 * 1024
@@ -36,6 +38,8 @@ class Channel:
         on_end: called once when no more bytes will come; the argument says whether the other side is gone for good
             (hang-up, error) or merely closed its sending half.
         on_broken: called once when writing has become impossible. Reading goes on; `read_rest` bounds it.
+        on_parcel: called in place of `on_data` with bytes, the descriptors that came with them, which become the
+            callee's, and whether some were cut off. Without it descriptors are closed.
 
     Raises:
         OSError: a descriptor cannot be waited for; both are closed then.
@@ -50,6 +54,7 @@ class Channel:
         on_data: Callable[[bytes], None],
         on_end: Callable[[bool], None],
         on_broken: Callable[[], None],
+        on_parcel: Callable[[bytes, list[int], bool], None] | None = None,
     ) -> None:
         self._reactor = reactor
         self._read_fd = read_fd
@@ -57,7 +62,11 @@ class Channel:
         self._on_data = on_data
         self._on_end = on_end
         self._on_broken = on_broken
+        self._on_parcel = on_parcel
         self._out: deque[bytes | memoryview] = deque()
+        self._parcels = 0
+        self._passed = 0
+        self._socket: socket.socket | None = None
         self._blocked = False
         self._read_ended = False
         self._paused = False
@@ -74,6 +83,8 @@ class Channel:
         try:
             os.set_blocking(read_fd, False)
             os.set_blocking(write_fd, False)
+            if read_fd == write_fd:
+                self._socket = unix_socket(read_fd)
             self._interest(read_fd, READABLE)
         except OSError:
             self.close()
@@ -96,10 +107,40 @@ class Channel:
         """Queue `data`; it leaves at the end of this turn, or at once outside of one. Dropped on a broken channel."""
         if self.broken or self.closed:
             return
-        self._out.append(data)
+        out = self._out
+        first = not out
+        out.append(data)
         self.queued += len(data)
-        if not self._blocked:
+        # What is not the first has somebody who writes it: this turn's flush, or the kernel when it takes more.
+        if first and not self._blocked:
             self._reactor.at_turn_end(self._flush)
+
+    @property
+    def passes_descriptors(self) -> bool:
+        """Whether descriptors can travel on this channel."""
+        return self._socket is not None
+
+    def write_parcel(self, data: bytes, fds: Sequence[int], instead: bytes) -> None:
+        """Queue `data` with descriptors that leave with its first byte; they become the channel's.
+
+        Args:
+            data: a whole frame.
+            fds: at most what the other side expects.
+            instead: the frame to send if the kernel has too many descriptors under way.
+        """
+        if self.broken or self.closed or self._socket is None:
+            close_all(fds)
+            return
+        self._parcels += 1
+        self._passed += len(fds)
+        self.write(Parcel.of(data, fds, instead))
+
+    @property
+    def unread_descriptors(self) -> int:
+        """How many descriptors wait here, or in the kernel for a reader that has something yet to read."""
+        if self._passed and not self._parcels and all_was_read(self._write_fd):
+            self._passed = 0
+        return self._passed
 
     def close(self, *, flush: bool = False) -> None:
         """Close both descriptors, after what is queued has left if `flush`; nothing is read any more."""
@@ -112,13 +153,15 @@ class Channel:
                 self._update_interest(self._read_fd)
             return
         self.closed = True
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
         for fd in {self._read_fd, self._write_fd}:
             if fd >= 0:
                 self._forget(fd)
                 os.close(fd)
         self._read_fd = self._write_fd = -1
-        self._out.clear()
-        self.queued = 0
+        self._drop_queue()
 
     def close_writing(self) -> None:
         """Give the other side end-of-file, and go on reading. What the kernel does not take now is dropped."""
@@ -128,8 +171,7 @@ class Channel:
         if self._write_fd < 0:
             # The last flush found the other side gone, and the owner closed the channel.
             return
-        self._out.clear()
-        self.queued = 0
+        self._drop_queue()
         if self._write_fd == self._read_fd:
             self._close_sending_half()
             return
@@ -138,18 +180,24 @@ class Channel:
         self._forget(fd)
         os.close(fd)
 
+    def _drop_queue(self) -> None:
+        if self._parcels:
+            for data in self._out:
+                if type(data) is Parcel:
+                    data.close()
+            self._parcels = 0
+        self._out.clear()
+        self.queued = 0
+
     def _close_sending_half(self) -> None:
         if self.broken:
             return
         self.broken = True
         self._blocked = False
-        connection = socket.socket(fileno=self._write_fd)
-        try:
+        if self._socket is not None:
             with suppress(OSError):
                 # It fails when the other side is gone, which reading will tell.
-                connection.shutdown(socket.SHUT_WR)
-        finally:
-            connection.detach()
+                self._socket.shutdown(socket.SHUT_WR)
         self._update_interest(self._read_fd)
 
     def _interest(self, fd: int, events: int) -> None:
@@ -195,8 +243,13 @@ class Channel:
 
     def _read(self, events: int) -> None:
         left = self._left
+        most = READ_SIZE if left is None else min(READ_SIZE, left)
+        ancillary, flags = _NOTHING, 0
         try:
-            data = os.read(self._read_fd, READ_SIZE if left is None else min(READ_SIZE, left))
+            if self._socket is None:
+                data = os.read(self._read_fd, most)
+            else:
+                data, ancillary, flags, _ = self._socket.recvmsg(most, ROOM, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -206,9 +259,19 @@ class Channel:
             return
         if left is not None:
             self._left = left - len(data)
-        self._on_data(data)
+        if ancillary or flags & socket.MSG_CTRUNC:
+            self._take_parcel(data, received(ancillary), bool(flags & socket.MSG_CTRUNC))
+        else:
+            self._on_data(data)
         if left is not None:
             self._end_if_read()
+
+    def _take_parcel(self, data: bytes, fds: list[int], truncated: bool) -> None:
+        if self._on_parcel is not None:
+            self._on_parcel(data, fds, truncated)
+        else:
+            close_all(fds)
+            self._on_data(data)
 
     def _end_if_read(self) -> None:
         # Who paused has something yet to handle and would take what it holds for cut off.
@@ -234,15 +297,18 @@ class Channel:
         while self._out and not (self._blocked or self.closed or self.broken):
             data = self._next_chunk()
             try:
-                sent = os.write(self._write_fd, data)
+                sent = self._send_parcel(data) if type(data) is Parcel else os.write(self._write_fd, data)
             except BlockingIOError:
                 sent = 0
             except OSError:
+                if type(data) is Parcel:
+                    self._out.appendleft(data)
                 self._break()
                 return
             self.queued -= sent
             if sent < len(data):
-                self._out.appendleft(memoryview(data)[sent:])
+                # What has sent nothing of a parcel has not sent its descriptors either.
+                self._out.appendleft(data if type(data) is Parcel and not sent else memoryview(data)[sent:])
                 self._blocked = True
                 self._update_interest(self._write_fd)
         if self._out or self.closed or self.broken:
@@ -257,18 +323,34 @@ class Channel:
             finally:
                 self._draining = False
 
+    def _send_parcel(self, parcel: Parcel) -> int:
+        """Send what the kernel takes; raises as os.write."""
+        if self._socket is None:
+            return len(parcel)
+        sent = send_parcel(self._socket, parcel)
+        if sent == 0:
+            return 0
+        self._parcels -= 1
+        parcel.close()
+        if sent is None:
+            self._out.appendleft(parcel.instead)
+            self.queued += len(parcel.instead)
+            return len(parcel)
+        return sent
+
     def _next_chunk(self) -> bytes | memoryview:
         """Take what one system call shall write.
 
         Joining is bounded, and what the kernel took a part of is not joined again: a long queue is copied once.
+        What descriptors ride on goes alone.
         """
         out = self._out
         first = out.popleft()
-        if not out or len(first) >= _JOIN_SIZE or isinstance(first, memoryview):
+        if not out or len(first) >= _JOIN_SIZE or type(first) is not bytes:
             return first
         parts: list[bytes | memoryview] = [first]
         size = len(first)
-        while out and size + len(out[0]) <= _JOIN_SIZE:
+        while out and size + len(out[0]) <= _JOIN_SIZE and type(out[0]) is not Parcel:
             parts.append(out.popleft())
             size += len(parts[-1])
         return b"".join(parts)
@@ -277,13 +359,15 @@ class Channel:
         if self.broken or self.closed:
             return
         self.broken = True
-        self._out.clear()
-        self.queued = 0
+        self._drop_queue()
         self._blocked = False
         self._update_interest(self._write_fd)
         if self._close_when_flushed:
             self.close()
         self._on_broken()
+
+
+_NOTHING: list[tuple[int, int, bytes]] = []
 
 
 def _unread(fd: int) -> int:

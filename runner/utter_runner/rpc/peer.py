@@ -25,7 +25,9 @@ from utter_protocol.messages import (
     InvalidMessage,
     Message,
     RequestId,
+    StreamItem,
     decode_error,
+    decode_item_message,
     decode_message,
     encode,
     notification_body,
@@ -33,6 +35,7 @@ from utter_protocol.messages import (
     result_body,
 )
 from utter_runner.rpc.channel import Channel
+from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, Arrivals, close_all
 from utter_runner.rpc.interface import (
     TIMEOUT_CAP,
     Handler,
@@ -45,7 +48,7 @@ from utter_runner.rpc.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
     from utter_runner.rpc.reactor import Reactor
@@ -102,6 +105,11 @@ class Peer:
         self._read_ended = False
         self._behind = False
         self._end_reason = "end of file"
+        self.on_item: Callable[[str, StreamItem], object] | None = None
+        """Takes a stream's items, which are many, instead of `Handler.on_notification`; it may miss some that are
+        written in an unusual way."""
+        self._received = 0
+        self._arrivals: Arrivals | None = None
         self.late_replies = 0
         self.junk_bytes = 0
         self.channel = Channel(
@@ -111,6 +119,7 @@ class Peer:
             on_data=self._on_data,
             on_end=self._on_end,
             on_broken=self._on_broken,
+            on_parcel=self._on_parcel,
         )
 
     # ---- requests of this end
@@ -272,6 +281,44 @@ class Peer:
                 body = self._error_answer(request_id, bound_error(self.name, "max_frame", self.limits.max_frame))
             self._send(body)
 
+    def reply_with(self, request_id: RequestId, result: bytes | Raw, fds: Sequence[int]) -> None:
+        """Answer as `reply` does, with descriptors that ride on the answer; they become the peer's.
+
+        Of a second answer to the same request they are closed.
+        """
+        if not self._answered(request_id):
+            close_all(fds)
+            return
+        crowded = RpcError(ErrorCode.PLUGIN_FAILED, "too many descriptors are on their way", {"reason": "ETOOMANYREFS"})
+        self._send(result_body(request_id, result), fds, self._error_answer(request_id, crowded))
+
+    def check_passing(self, method: str, count: int) -> None:
+        """Say whether `count` descriptors may be sent to the other side now.
+
+        Raises:
+            RpcError: -32003 on stdio, -32600 if it has not read those that were sent before.
+        """
+        if not self.channel.passes_descriptors:
+            raise RpcError(
+                ErrorCode.NOT_PERMITTED,
+                f"{method} needs a socket; this connection is stdio, which takes no descriptors",
+                {"method": method, "transport": "stdio"},
+            )
+        if self.channel.unread_descriptors + count > MAX_UNREAD_FDS:
+            raise bound_error(self.name, "max_unread_fds", MAX_UNREAD_FDS)
+
+    @property
+    def descriptors_waiting(self) -> bool:
+        """Whether a descriptor has arrived that the request which is being handled may take."""
+        return self._arrivals is not None and bool(self._arrivals)
+
+    def take_descriptor(self) -> int | None:
+        """Return the descriptor that rides on the request which is being handled; None if there is none.
+
+        It becomes the caller's. To be called before the handler returns, once for each descriptor that it announces.
+        """
+        return None if self._arrivals is None else self._arrivals.take()
+
     def reply_object(self, request_id: RequestId, result: object) -> None:
         """Answer a request with what msgspec encodes; what it cannot encode is answered as -32603 and logged."""
         try:
@@ -297,8 +344,11 @@ class Peer:
             return False
         return not self._closed
 
-    def _send(self, body: bytes) -> None:
-        self.channel.write(encode_frame(body))
+    def _send(self, body: bytes, fds: Sequence[int] = (), instead: bytes = b"") -> None:
+        if fds:
+            self.channel.write_parcel(encode_frame(body), fds, encode_frame(instead))
+        else:
+            self.channel.write(encode_frame(body))
         if self.channel.queued > self.limits.max_queued_bytes:
             self.close(f"it reads too slowly: max_queued_bytes ({self.limits.max_queued_bytes}) exceeded")
         elif self._read_ended and not self._incoming:
@@ -307,8 +357,18 @@ class Peer:
     # ---- receiving
 
     def _on_data(self, data: bytes) -> None:
+        self._received += len(data)
         self._decoder.receive(data)
         self._work()
+
+    def _on_parcel(self, data: bytes, fds: list[int], truncated: bool) -> None:
+        if self._arrivals is None:
+            self._arrivals = Arrivals()
+        error = self._arrivals.arrive(fds, self._received + len(data), truncated=truncated)
+        if error is not None:
+            self._refuse(error)
+        else:
+            self._on_data(data)
 
     def _work(self) -> None:
         """Handle up to one turn's share of the messages that have arrived."""
@@ -318,12 +378,20 @@ class Peer:
                 body = next_frame()
                 if body is None:
                     self._report_junk()
+                    if (
+                        self._arrivals is not None
+                        and not self._decoder.inside_body
+                        and self._is_surplus(self._arrivals)
+                    ):
+                        return
                     if self._behind:
                         self._behind = False
                         self.channel.pause(paused=False)
                     return
                 self._on_frame(body)
                 if self._closed:
+                    return
+                if self._arrivals is not None and self._is_surplus(self._arrivals):
                     return
         except FramingError as error:
             self._fail(error)
@@ -341,9 +409,21 @@ class Peer:
     def _fail(self, error: FramingError) -> None:
         """Say what is wrong with the framing, and go."""
         self._report_junk()
-        answer = RpcError(ErrorCode.INVALID_REQUEST, error.message, {"framing": error.kind})
-        self.channel.write(encode_frame(self._error_answer(None, answer)))
+        self._refuse(RpcError(ErrorCode.INVALID_REQUEST, error.message, {"framing": error.kind}))
+
+    def _refuse(self, error: RpcError) -> None:
+        """Say what is wrong with what arrived, and go."""
+        self.channel.write(encode_frame(self._error_answer(None, error)))
         self.close(error.message, flush=True)
+
+    def _is_surplus(self, arrivals: Arrivals) -> bool:
+        """End the connection if a descriptor is left that none of the messages took which it came with."""
+        error = arrivals.surplus(self._received - self._decoder.buffered)
+        if error is not None:
+            self._refuse(error)
+        elif not arrivals:
+            self._arrivals = None
+        return error is not None
 
     def _report_junk(self) -> None:
         junk = self._decoder.take_junk()
@@ -352,6 +432,11 @@ class Peer:
             guarded(self._handler.on_junk, self, junk)
 
     def _on_frame(self, body: bytes) -> None:
+        if self.on_item is not None:
+            item = decode_item_message(body)
+            if item is not None:
+                guarded(self.on_item, item.method, item.params)
+                return
         try:
             message = decode_message(body)
         except InvalidMessage as invalid:
@@ -415,20 +500,29 @@ class Peer:
     def _on_request(self, request_id: RequestId, method: str, params: Raw) -> None:
         if request_id in self._incoming:
             error = RpcError(ErrorCode.INVALID_REQUEST, "a request with this id is in flight", {"id": request_id})
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         if len(self._incoming) >= self.limits.max_in_flight:
             error = bound_error(self.name, "max_in_flight", self.limits.max_in_flight)
+            self._let_go()
             self._send(self._error_answer(request_id, error))
             return
         self._incoming[request_id] = None
         try:
             self._handler.on_request(self, request_id, method, params)
         except RpcError as refused:
+            if refused.code == ErrorCode.INVALID_REQUEST:
+                self._let_go()
             self.reply_error(request_id, refused)
         except Exception as failed:
             logger.exception("request %s of %s failed", method, self.name)
             self.reply_error(request_id, internal_error(failed))
+
+    def _let_go(self) -> None:
+        """Close what rides on a request that is refused for a bound, before anybody could take it."""
+        if self._arrivals is not None:
+            self._arrivals.surplus(self._received - self._decoder.buffered)
 
     # ---- the end
 
@@ -480,6 +574,8 @@ class Peer:
                 self.channel.close()
             return
         self._closed = True
+        if self._arrivals is not None:
+            self._arrivals.close()
         self.channel.close(flush=flush)
         if not self.channel.closed:
             # Somebody who does not read what is still queued may not keep the descriptors.

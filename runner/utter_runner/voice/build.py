@@ -54,6 +54,7 @@ class Voice:
         speaker: speaks texts.
         recogniser: speech to text; it must hear what plugins announce as `stt.final`.
         level: measures the microphone.
+        ring: the microphone's audio.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -81,6 +82,7 @@ class Voice:
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
         )
+        self.ring = self._capture.ring
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )

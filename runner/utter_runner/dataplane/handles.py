@@ -1,0 +1,381 @@
+"""Handles: blobs by their content, each seen only by whoever holds it (PROTOCOL.md, "Handles").
+
+Rules here: a scope is what one plugin or one connection holds, and sees nothing of the others; whatever keeps somebody
+from a blob, the error is the same. The books are changed on the loop only, together with the names of files; reading,
+writing, hashing and deleting more than a page happens on a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from hashlib import sha256 as hash_of
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from utter_protocol.blobs import MAX_INLINE, HandleInfo, sha256_of
+from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.dataplane.blobfiles import Found, Open, StoreError, digest_of, name_of
+from utter_runner.dataplane.books import Books, Hold, Quotas, Scope, quota_reached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from utter_runner.dataplane.blobfiles import BlobFiles, Bytes, Content
+    from utter_runner.rpc.deadlines import Deadlines
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAGE = 4096
+"""What is read, written or hashed without a thread, in bytes."""
+_THREADS = 4
+
+
+class HandleStore:
+    """All handles; `run` must be running.
+
+    Args:
+        files: the directory; `run` opens it and `close` closes it.
+        quotas: the bounds.
+        deadlines: the heap for the sweep.
+        on_broken: told in a sentence why there are no handles: the directory cannot be opened.
+    """
+
+    def __init__(
+        self, files: BlobFiles, *, quotas: Quotas, deadlines: Deadlines, on_broken: Callable[[str], None]
+    ) -> None:
+        self._files = files
+        self._on_broken = on_broken
+        self._books = Books(quotas, deadlines, self._discard)
+        self._scopes: dict[str, Scope] = {}
+        self._connections = 0
+        self._opened = trio.Event()
+        self._broken = ""
+        self._rubbish: list[Path] = []
+        self._litter = trio.Event()
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    # ---- running
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the directory, and delete what has been let go, until cancelled."""
+        task_status.started()
+        try:
+            found = await trio.to_thread.run_sync(self._files.open)
+        except StoreError as error:
+            self._broken = str(error)
+            self._on_broken(f"{error} There are no handles until the runner is started again.")
+        else:
+            self._adopt(found)
+        self._opened.set()
+        while True:
+            await self._litter.wait()
+            self._litter = trio.Event()
+            rubbish, self._rubbish = self._rubbish, []
+            await trio.to_thread.run_sync(self._files.delete, rubbish)
+
+    def close(self) -> None:
+        """Delete what connections held, and let the directory go. Blocks; to be called when the loop has ended."""
+        self._files.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the directory is open; until it is, or if it cannot be opened, requests go through `wait_ready`."""
+        return self._opened.is_set() and not self._broken
+
+    async def wait_ready(self) -> None:
+        """Wait until the directory is open. Raises RpcError: -32000, it cannot be opened."""
+        await self._opened.wait()
+        if self._broken:
+            raise RpcError(ErrorCode.PLUGIN_FAILED, self._broken, {"reason": self._broken})
+
+    def _adopt(self, found: list[Found]) -> None:
+        """Take over what plugins held in a former runner, the youngest first, as far as the quotas allow it."""
+        left: dict[Hold, float] = {}
+        for blob in sorted(found, key=lambda blob: blob.age):
+            scope = self._scope_in(self._files.plugins / blob.directory)
+            hold = Hold(scope, blob.name, blob.size, granted=False, verified=False)
+            left[hold] = self._books.quotas.ttl - blob.age
+            try:
+                if left[hold] <= 0:
+                    raise _no_such_handle()
+                self._books.check(scope, blob.size, granted=False)
+            except RpcError:
+                del left[hold]
+                self._throw_away(hold)
+            else:
+                self._books.enter(hold)
+        self._books.age(left)
+
+    # ---- scopes
+
+    def plugin(self, plugin_id: str) -> Scope:
+        """The scope of a plugin; it outlives the plugin's epochs and the runner."""
+        return self._scope_in(self._files.plugins / hash_of(plugin_id.encode()).hexdigest())
+
+    def _scope_in(self, directory: Path) -> Scope:
+        scope = self._scopes.get(directory.name)
+        if scope is None:
+            scope = self._scopes[directory.name] = Scope(directory)
+        return scope
+
+    def connection(self) -> Scope:
+        """A new scope, for a connection; `drop` it with the connection."""
+        self._connections += 1
+        return Scope(self._files.clients / str(self._connections))
+
+    def drop(self, scope: Scope) -> None:
+        """Let go of everything that a connection held."""
+        scope.gone = True
+        if scope.holds:
+            for hold in list(scope.holds.values()):
+                self._books.strike(hold)
+            self._throw(scope.directory)
+
+    # ---- making
+
+    def check_size(self, size: int) -> None:
+        """Say whether a scope could ever hold so many bytes. Raises RpcError: -32600."""
+        if size > self._books.quotas.scope_bytes:
+            raise quota_reached("handle_scope_bytes", self._books.quotas.scope_bytes)
+
+    async def create(self, scope: Scope, part: str, content: Content) -> HandleInfo:
+        """Store content on a thread.
+
+        Raises:
+            RpcError: -32600, a quota; -32000, it cannot be written.
+        """
+        await self.wait_ready()
+        self._books.reserve(scope, content.size)
+        try:
+            temporary, sha256 = await self._in_thread(
+                lambda: self._files.write(content, trio.from_thread.check_cancelled)
+            )
+        finally:
+            self._books.unreserve(scope, content.size)
+        return self._commit(scope, name_of(sha256, part), content.size, temporary)
+
+    def create_now(self, scope: Scope, part: str, content: Bytes) -> HandleInfo:
+        """Store at most a page; the store must be `ready`. Raises as `create`."""
+        name = name_of(digest_of(content), part)
+        known = scope.holds.get(name)
+        if known is not None and known.verified and not known.granted:
+            known.refs += 1
+            self._books.touch(known)
+            return known.info
+        self._books.check(scope, content.size, granted=False)
+        temporary, _ = _at_once(lambda: self._files.write(content))
+        return self._commit(scope, name, content.size, temporary)
+
+    def _commit(self, scope: Scope, name: str, size: int, temporary: Path) -> HandleInfo:
+        """Enter what has been written. What somebody holds already is not kept twice."""
+        known = scope.holds.get(name)
+        try:
+            if scope.gone:
+                raise RpcError(ErrorCode.CANCELLED, "the connection is gone")
+            if known is None or not known.verified:
+                twin = self._books.verified(name[:64])
+                if twin is None or not self._link(twin, scope.directory / name):
+                    self._files.place(temporary, scope.directory / name)
+        except OSError as error:
+            raise store_failed(error) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+        if known is None:
+            known = Hold(scope, name, size, granted=False, verified=True)
+            self._books.enter(known)
+        else:
+            known.verified = True
+            known.refs += 1
+            self._books.make_own(known)
+        self._books.touch(known)
+        return known.info
+
+    def _link(self, source: Hold, target: Path) -> bool:
+        """Give a blob another name; whether its file was still there. Raises OSError."""
+        try:
+            self._files.link(source.path, target)
+        except FileNotFoundError:
+            self._books.strike(source)
+            return False
+        return True
+
+    # ---- using
+
+    def find(self, scope: Scope, part: str, handle: str) -> Hold:
+        """The scope's hold on a blob.
+
+        Raises:
+            RpcError: -32602, it has none, or `handle` is none.
+        """
+        sha256 = sha256_of(handle)
+        hold = None if sha256 is None else scope.holds.get(name_of(sha256, part))
+        if hold is None:
+            raise _no_such_handle()
+        return hold
+
+    async def read(self, hold: Hold) -> bytes:
+        """Return a blob's content, of at most `MAX_INLINE` bytes.
+
+        Raises:
+            RpcError: -32602, it is gone; -32007, it is too large; -32000, it cannot be read.
+        """
+        if hold.size > MAX_INLINE:
+            raise _too_large(hold.size)
+        return self._used(hold, await self._in_thread(lambda: _load(hold)))
+
+    def read_now(self, hold: Hold) -> bytes:
+        """Return a blob's content, of at most a page. Raises as `read`."""
+        return self._used(hold, _at_once(lambda: _load(hold)))
+
+    async def open(self, hold: Hold) -> int:
+        """Return a read-only descriptor of a blob, the caller's; what a former runner wrote is checked first.
+
+        Raises:
+            RpcError: -32602, it is gone; -32000, it cannot be opened.
+        """
+        if hold.verified:
+            return self.open_now(hold)
+        return self._used(hold, await self._in_thread(lambda: _open_checked(hold, trio.from_thread.check_cancelled)))
+
+    def open_now(self, hold: Hold) -> int:
+        """As `open`, of a blob that is verified."""
+        return self._used(hold, _at_once(lambda: _open(hold)))
+
+    def _used(self, hold: Hold, found: T | None) -> T:
+        """Take note of a use. Raises RpcError: -32602, the file is not there any more, or not what its name says."""
+        if found is None:
+            logger.warning("the handle store drops %s: its file is not what its name says", hold.path)
+            self._discard(hold)
+            raise _no_such_handle()
+        hold.verified = True
+        self._books.touch(hold)
+        return found
+
+    def retain(self, hold: Hold) -> None:
+        """Hold it once more."""
+        hold.refs += 1
+        self._books.touch(hold)
+
+    def release(self, hold: Hold) -> None:
+        """Hold it once less; the last time lets it go."""
+        hold.refs -= 1
+        if not hold.refs:
+            self._discard(hold)
+
+    def grant(self, hold: Hold, scope: Scope) -> None:
+        """Let another scope hold the blob, too; a second time only renews its life there.
+
+        Raises:
+            RpcError: -32600, a quota of the other scope; -32602, the blob or the other's connection is gone; -32000, it
+                cannot be linked.
+        """
+        known = scope.holds.get(hold.sha256)
+        if known is None:
+            self._books.check(scope, hold.size, granted=True)
+            try:
+                if scope.gone or not self._link(hold, scope.directory / hold.sha256):
+                    raise _no_such_handle()
+            except OSError as error:
+                raise store_failed(error) from None
+            known = Hold(scope, hold.sha256, hold.size, granted=True, verified=hold.verified)
+            self._books.enter(known)
+        self._books.touch(known)
+        self._books.touch(hold)
+
+    # ---- letting go
+
+    def _discard(self, hold: Hold) -> None:
+        if self._books.strike(hold):
+            self._throw_away(hold)
+
+    def _throw_away(self, hold: Hold) -> None:
+        if hold.size > PAGE:
+            self._throw(hold.path)
+            return
+        try:
+            hold.path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("the handle store cannot delete %s: %s", hold.path, error.strerror)
+
+    def _throw(self, path: Path) -> None:
+        """Have something deleted on a thread. Its name is free at once."""
+        rubbish = self._files.retire(path)
+        if rubbish is not None:
+            self._rubbish.append(rubbish)
+            self._litter.set()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await trio.to_thread.run_sync(work, limiter=self._limiter)
+        except OSError as error:
+            raise store_failed(error) from None
+
+
+def _open(hold: Hold) -> int | None:
+    """Return a descriptor of a blob's file; None if it is not there, or not as large as it was. Raises OSError."""
+    try:
+        fd = os.open(hold.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    if os.fstat(fd).st_size != hold.size:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _open_checked(hold: Hold, check: Callable[[], None]) -> int | None:
+    """As `_open`; None as well if the content is another one."""
+    fd = _open(hold)
+    if fd is None:
+        return None
+    try:
+        right = digest_of(Open(fd, hold.size), check) == hold.sha256
+    except BaseException:
+        os.close(fd)
+        raise
+    if right:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _load(hold: Hold) -> bytes | None:
+    """Return a blob's content, if it is what its name says."""
+    fd = _open(hold)
+    if fd is None:
+        return None
+    try:
+        data = os.pread(fd, hold.size, 0)
+    finally:
+        os.close(fd)
+    return data if hash_of(data).hexdigest() == hold.sha256 else None
+
+
+def _at_once(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OSError as error:
+        raise store_failed(error) from None
+
+
+def _no_such_handle() -> RpcError:
+    return RpcError(ErrorCode.INVALID_PARAMS, "no such handle", {"field": "handle"})
+
+
+def _too_large(size: int) -> RpcError:
+    return RpcError(
+        ErrorCode.TOO_LARGE_INLINE,
+        f"the blob has {size} bytes; at most {MAX_INLINE} travel inline, the rest by fd.pass",
+        {"bound": "max_inline", "limit": MAX_INLINE},
+    )
+
+
+def store_failed(error: OSError) -> RpcError:
+    """Return -32000 for what the system refused."""
+    reason = error.strerror or str(error)
+    return RpcError(ErrorCode.PLUGIN_FAILED, f"the runner cannot do this: {reason}", {"reason": reason})

@@ -17,7 +17,9 @@ FRAMES_PER_STREAM: Final = 32
 
 # What `Target`s serve, besides methods of the protocol.
 SERVED: Final = ("fuzz.echo", "fuzz.error", "fuzz.raise", "fuzz.later", "fuzz.twice")
-_METHODS: Final = (*SERVED * 4, *sorted(METHODS), "stream.ack", "stream.stop", "$/cancel", "rpc.discover", "", "é\0")
+_ITEM = "fuzz.item"
+_OTHERS: Final = ("stream.ack", "stream.stop", "$/cancel", "rpc.discover", "", "é\0")
+_METHODS: Final = (*SERVED * 4, *sorted(METHODS), *[_ITEM] * 6, *_OTHERS)
 _IDS: Final = (0, 1, 2, 3, -1, 7, 2**53, 2**63 - 1, -(2**63), "", "a", "0", "é", "\u2028", "i" * 1024)
 _NO_IDS: Final = (None, True, 1.5, [], {}, 2**63, -(2**63) - 1, 10**40, "i" * 1025)
 _TEXTS: Final = ("", "x", "content-length: 5", "\0", "\x1b[31m", "é" * 20, "\U0001f600", "x" * 3000, '"\\', "\ud800")
@@ -161,8 +163,9 @@ def _id(random: Random) -> Any:
 def _params(random: Random, method: str) -> Any:
     if method == "$/cancel":
         return {"id": _id(random)}
-    if method.startswith("stream."):
-        return {"stream_id": random.choice(_TEXTS), "seq": random.choice(_NUMBERS), "method": "fuzz.stream"}
+    if method == _ITEM or method.startswith("stream."):
+        seq = random.randrange(100) if random.random() < 0.8 else random.choice(_NUMBERS)
+        return {"stream_id": random.choice(_TEXTS), "seq": seq, "data": _value(random, 2)}
     if random.random() < 0.1:
         return _value(random, 1)
     names = ("utterance", "session", "op", "args", "text", "prompt", "sources", "settings", "protocol", "seq")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from msgspec import UNSET
 
 from utter_protocol.framing import FrameDecoder, FramingError
-from utter_protocol.messages import InvalidMessage, decode_message
+from utter_protocol.messages import InvalidMessage, decode_item_message, decode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,9 +73,19 @@ def judge(meaning: Meaning) -> None:
         assert (verdict, _key(request_id)) == (other, _key(other_id)), (
             f"the codec says {verdict} {request_id!r}, the document {other} {other_id!r}: {body[:300]!r}"
         )
+        item = decode_item_message(body)
+        if item is not None:
+            assert verdict == "notification", f"a {verdict} passes for an item of a stream: {body[:300]!r}"
+            assert (item.method, item.params.stream_id, item.params.seq) == _item(body)
+            meaning.verdicts["item of a stream"] += 1
         meaning.verdicts[verdict] += 1
         if verdict in ("request", "invalid", "no JSON"):
             meaning.answers[_key(request_id)] += 1
+
+
+def _item(body: bytes) -> tuple[str, str, int]:
+    value = json.loads(body)
+    return value["method"], value["params"]["stream_id"], value["params"]["seq"]
 
 
 def _key(request_id: Any) -> str:

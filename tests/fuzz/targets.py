@@ -33,7 +33,7 @@ from utter_sdk.service import Service
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
 
 # Small, so that bounds are met.
 LIMITS = Limits(max_frame=16_384, max_header=512, max_junk=1_024, max_in_flight=8)
@@ -96,12 +96,19 @@ class _Exchange:
         self.answers: Counter[str] = Counter()
         self.goodbyes = 0
         self.replies: Counter[int] = Counter()
+        self.items = 0
+        self.peer.on_item = self._on_item
         for number in range(_OWN_REQUESTS):
             self.peer.request("fuzz", b"{}", partial(self._on_reply, number))
 
     def _on_reply(self, number: int, result: Raw | None, error: RpcError | None) -> None:
         assert (result is None) != (error is None)
         self.replies[number] += 1
+
+    def _on_item(self, method: str, item: StreamItem) -> None:
+        assert method
+        assert item.seq >= 0
+        self.items += 1
 
     def _settle(self) -> None:
         self.rig.settle()
@@ -132,6 +139,7 @@ class _Exchange:
         got = self.answers + Counter(map(json.dumps, kept if broken else []))
         expected = meaning.answers + Counter({"null": self.goodbyes})
         assert got == expected, f"answered {got - expected} too often and {expected - got} not"
+        assert self.items == meaning.verdicts["item of a stream"]
         self.remote.half_close()
         self.rig.settle()
         self.peer.close("the stream is over")

@@ -113,6 +113,35 @@ def test_of_a_member_that_stands_twice_the_last_counts() -> None:
     assert decode_message(envelope('"id":1,"id":2,"method":"x","method":"y"')) == Message("2.0", 2, "y")
 
 
+@pytest.mark.parametrize(
+    ("members", "request_id"),
+    [
+        ('"id":1.5,"id":1,"method":"x"', 1),
+        ('"id":null,"method":[],"id":"a","method":"x"', "a"),
+        ('"jsonrpc":1,"jsonrpc":"2.0","id":0,"method":"x"', 0),
+        ('"id":9223372036854775808,"params":{"a":1},"id":7,"method":"x"', 7),
+    ],
+)
+def test_what_a_later_member_replaces_may_be_wrong(members: str, request_id: int | str) -> None:
+    message = decode_message(envelope(members))
+    assert (message.id, message.method) == (request_id, "x")
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "request_id"),
+    [
+        ('"id":1,"id":1.5,"method":"x"', INVALID_REQUEST, None),
+        ('"id":1.5,"id":1,"method":"x","method":7', INVALID_REQUEST, 1),
+        ('"id":1.5,"id":1,"method":"x","params":7', INVALID_REQUEST, 1),
+        ('"id":1.5,"id":1,"method":"x","params":{"a":}', PARSE_ERROR, None),
+        ('"id":[],"id":1,"result":1,"error":{}', INVALID_REQUEST, None),
+    ],
+)
+def test_a_wrong_member_that_counts_is_refused(members: str, code: int, request_id: int | str | None) -> None:
+    found = refusal(envelope(members))
+    assert (found.error.code, found.id) == (code, request_id)
+
+
 def test_a_message_with_method_and_result_is_a_request() -> None:
     assert decode_message(envelope('"id":1,"method":"x","result":1')).method == "x"
 

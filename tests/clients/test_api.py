@@ -40,9 +40,7 @@ def invoking(method: str, params: Any = None, plugin: str = "desktop", **more: A
 # ---- what may not be asked
 
 
-@pytest.mark.parametrize(
-    "method", ["no.such.method", "", "runner.shutdown", "handle.open", "fd.send", "Runner.Status"]
-)
+@pytest.mark.parametrize("method", ["no.such.method", "", "runner.shutdown", "handle.open", "fd.send", "Runner.Status"])
 async def test_unknown_methods_are_minus_32601_and_named(tmp_path: Path, method: str) -> None:
     async with house(tmp_path) as made:
         client = await made.client()

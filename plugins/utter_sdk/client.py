@@ -35,6 +35,7 @@ from utter_protocol.methods import StreamData, SubscribeResult
 from utter_sdk.client_stream import MAX_QUEUED, Subscription
 from utter_sdk.passing import LostDescriptors, PassingSocket, Received, close_all
 from utter_sdk.runner_socket import RunnerUnavailable, connect, default_socket_path
+from utter_sdk.streams import StreamClosed
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +45,15 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_sdk.handles import Handles
 
-__all__ = ["MAX_QUEUED", "Client", "Received", "RunnerUnavailable", "Subscription", "default_socket_path"]
+__all__ = [
+    "MAX_QUEUED",
+    "Client",
+    "Received",
+    "RunnerUnavailable",
+    "StreamClosed",
+    "Subscription",
+    "default_socket_path",
+]
 
 _EARLY_STREAMS = 64
 _READ_SIZE = 256 * 1024
@@ -53,6 +62,11 @@ _SEND_TIMEOUT = 30.0
 
 class _CancelParams(msgspec.Struct):
     id: int | str
+
+
+class _ClosedParams(msgspec.Struct):
+    stream_id: str
+    reason: str = ""
 
 
 def _refuse(method: object, _params: dict[str, Any]) -> NoReturn:
@@ -88,6 +102,7 @@ class Client:
         self._streams: dict[str, Subscription] = {}
         self._subscribing = 0
         self._early: dict[str, deque[StreamData]] = {}
+        self._early_ends: dict[str, str] = {}
 
     @classmethod
     def connect(cls, path: str | None = None, token: str | None = None, *, timeout: float = 5.0) -> Self:
@@ -240,12 +255,15 @@ class Client:
             stream = self._streams[answer.stream_id] = Subscription(self, method, answer)
             for item in self._early.pop(answer.stream_id, ()):
                 stream.put(item)
+            if answer.stream_id in self._early_ends:
+                stream.end(self._early_ends[answer.stream_id])
         except msgspec.ValidationError as error:
             raise RpcError(ErrorCode.INTERNAL_ERROR, f"stream.subscribe: a malformed answer: {error}") from None
         finally:
             self._subscribing -= 1
             if not self._subscribing:
                 self._early.clear()
+                self._early_ends.clear()
         return stream
 
     def wait_stream(self, stream: Subscription, timeout: float | None) -> None:
@@ -339,6 +357,9 @@ class Client:
             if method == "$/cancel":
                 self._withdraw(msgspec.json.decode(params, type=_CancelParams).id)
                 return
+            if method == "stream.closed":
+                self._end_stream(msgspec.json.decode(params, type=_ClosedParams))
+                return
             item = msgspec.json.decode(params, type=StreamData)
         except msgspec.ValidationError:
             return
@@ -348,6 +369,13 @@ class Client:
         elif self._subscribing and (item.stream_id in self._early or len(self._early) < _EARLY_STREAMS):
             # Data may overtake the answer that tells its stream's id.
             self._early.setdefault(item.stream_id, deque(maxlen=MAX_QUEUED)).append(item)
+
+    def _end_stream(self, closed: _ClosedParams) -> None:
+        stream = self._streams.pop(closed.stream_id, None)
+        if stream is not None:
+            stream.end(closed.reason)
+        elif self._subscribing and len(self._early_ends) < _EARLY_STREAMS:
+            self._early_ends[closed.stream_id] = closed.reason
 
     def _withdraw(self, request_id: RequestId) -> None:
         for message in self._asked:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
+from utter_sdk.streams import StreamClosed
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,6 +21,10 @@ MAX_QUEUED = 4096
 """How many items of a stream wait at most for their reader."""
 
 
+# The reason of a stream that has come to its end, as plugins and the runner give it.
+_COMPLETE = "end"
+
+
 class Subscription:
     """A stream's data, in order: iterate, or `get` with a timeout; a context manager that closes it.
 
@@ -27,6 +33,7 @@ class Subscription:
         method: its name.
         mode: "lossy" or "reliable".
         missed: how many items the runner or this client dropped, counted by gaps in `seq` (lossy streams only).
+        reason: why it has ended, as `stream.closed` says; None while it has not.
     """
 
     def __init__(self, client: Client, method: str, answer: SubscribeResult) -> None:
@@ -34,6 +41,7 @@ class Subscription:
         self.method = method
         self.mode = answer.mode
         self.missed = 0
+        self.reason: str | None = None
         self._client = client
         self._items: deque[StreamData] = deque(maxlen=MAX_QUEUED)
         self._last_seq: int | None = None
@@ -51,14 +59,20 @@ class Subscription:
         return self
 
     def __next__(self) -> Any:
+        """Return the next item's data; a stream that is complete, or was closed here, stops the iteration."""
         if not self._open:
             raise StopIteration
-        return self.get(None)
+        try:
+            return self.get(None)
+        except StreamClosed as closed:
+            if closed.reason == _COMPLETE:
+                raise StopIteration from None
+            raise
 
     @property
     def ready(self) -> bool:
-        """Whether `get` returns at once."""
-        return bool(self._items)
+        """Whether `get` does not wait."""
+        return bool(self._items) or self.reason is not None
 
     def get(self, timeout: float | None) -> Any:
         """Return the next item's data.
@@ -68,9 +82,12 @@ class Subscription:
 
         Raises:
             TimeoutError: nothing came.
+            StreamClosed: nothing more will come; its reason is "end" when the stream is complete.
             RunnerUnavailable: the runner went away.
         """
         self._client.wait_stream(self, timeout)
+        if not self._items:
+            raise StreamClosed(self.reason or "")
         item = self._items.popleft()
         if self._last_seq is not None:
             self.missed += max(0, item.seq - self._last_seq - 1)
@@ -83,9 +100,14 @@ class Subscription:
         """Queue an item that arrived; for `Client`. Of more than `MAX_QUEUED` the oldest are dropped."""
         self._items.append(item)
 
+    def end(self, reason: str) -> None:
+        """Take the news that nothing more will come; for `Client`."""
+        self.reason = reason
+
     def close(self) -> None:
         """Stop the stream. Idempotent."""
         if self._open:
             self._open = False
             self._items.clear()
-            self._client.stop(self)
+            if self.reason is None:
+                self._client.stop(self)

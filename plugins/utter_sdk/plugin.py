@@ -128,7 +128,8 @@ class Plugin:
         """
 
         def declare(function: F) -> F:
-            if name in self.methods or name in (*_BUILT_IN, *_STREAMS) or (name in _ACTIONS and self.ops):
+            taken = name in self.methods or name in _BUILT_IN
+            if taken or (name in _ACTIONS and self.ops) or (name in _STREAMS and self.streams):
                 raise ValueError(f"{name} is served already")
             self.methods[name] = Handler(name, function, _lane(blocking))
             return function
@@ -147,7 +148,8 @@ class Plugin:
         """
 
         def declare(function: F) -> F:
-            if name in self.notifications or name in ("$/cancel", "stream.closed", *_STREAMS):
+            taken = name in self.notifications or name in ("$/cancel", "stream.closed")
+            if taken or (name in _STREAMS and self.streams):
                 raise ValueError(f"{name} is taken already")
             self.notifications[name] = Handler(name, function, None)
             return function
@@ -226,7 +228,7 @@ class Plugin:
         def declare(function: S) -> S:
             if name in self.streams:
                 raise ValueError(f"the stream {name} is declared already")
-            if any(method in self.methods for method in _STREAMS):
+            if any(method in self.methods or method in self.notifications for method in _STREAMS):
                 raise ValueError("declare either streams or the methods stream.*")
             self.streams[name] = StreamHandler(name, function, mode)
             return function

@@ -22,7 +22,6 @@ from utter_sdk.service import Service
 from utter_sdk.stdio import log, take_over
 
 if TYPE_CHECKING:
-    from utter_sdk.connection import Wire
     from utter_sdk.plugin import Plugin, Transport
     from utter_sdk.sockets import Endpoint, SocketWire
 
@@ -81,16 +80,15 @@ class Server(Service):
 
     def broken(self, connection: Connection) -> None:
         """Nobody reads any more: the same as the end of what they send."""
-        del connection
         if self._endpoint is None or self._endpoint.spawned:
             self.end(0)
-        if self._wire is not None:
+        if self._wire is not None and connection is self.connection:
             self._wire.hang_up()
 
     def _run_stdio(self) -> int:
-        wire = take_over()
+        self.connection = connection = Connection(self, take_over())
         self._take_signals()
-        return self._serve(wire)
+        return self._serve(connection)
 
     def _run_sockets(self) -> int:
         from utter_sdk.sockets import Endpoint  # noqa: PLC0415 - most plugins talk over stdin and stdout
@@ -101,19 +99,17 @@ class Server(Service):
         self._take_signals()
         while True:
             self._wire = wire = endpoint.next()
-            code = self._serve(wire)
-            if endpoint.spawned:
+            self.connection = connection = Connection(self, wire)
+            code = self._serve(connection)
+            greeted = connection.greeted
+            if endpoint.is_last(greeted=greeted):
                 return code
-            connection = self.connection
-            greeted = connection is not None and connection.greeted
             self.connection = None
-            if connection is not None:
-                connection.end("the runner has gone")
+            connection.end("the runner has gone")
             wire.close()
             endpoint.over(greeted=greeted)
 
-    def _serve(self, wire: Wire) -> int:
-        self.connection = connection = Connection(self, wire)
+    def _serve(self, connection: Connection) -> int:
         try:
             connection.serve()
         except FramingError as error:

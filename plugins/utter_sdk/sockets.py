@@ -161,8 +161,16 @@ class Endpoint:
         """
         return self._dial() if self._listener is None else self._accept(self._listener)
 
+    def is_last(self, *, greeted: bool) -> bool:
+        """Whether the process ends with the connection that has just ended.
+
+        Args:
+            greeted: whether the runner had said hello. Whoever connects to a listening plugin and does not was none.
+        """
+        return self.spawned and (greeted or self._listener is None)
+
     def over(self, *, greeted: bool) -> None:
-        """Hear that the last connection has ended, and whether the runner had greeted on it."""
+        """Hear that a connection has ended that was not the last."""
         if greeted:
             self._pause = FIRST_PAUSE
             self._say_waiting("the runner has gone; ")

@@ -220,6 +220,11 @@ class Registry:
             return None
         return self._find(capability)
 
+    def deprecation(self, text: str) -> Deprecation | None:
+        """What the registry says about the end of the capability `text`, or None when it is not to end."""
+        entry = self.find(text)
+        return None if entry is None else entry.deprecated
+
     def _find(self, capability: Capability) -> Entry | None:
         entry = self._entries.get(capability)
         if entry is None and "." in capability.name:

@@ -16,7 +16,8 @@ MAX_HEADER = 8 * 1024
 MAX_JUNK = 64 * 1024
 
 _BOM = b"\xef\xbb\xbf"
-_FAST_PREFIX = b"Content-Length: "
+# The header that nearly everyone writes.
+_FAST_HEADER = re.compile(rb"Content-Length: ([0-9]{1,19})\r\n\r\n").match
 _NAMES = (b"content-length", b"content-type")
 _SPACES = rb"[ \t]{0,32}"
 _LONGEST_START = 14 + 32
@@ -178,17 +179,14 @@ class FrameDecoder:
 
     def _fast_header(self) -> int:
         """Read the header nearly everyone writes; -1 leaves everything to the slow path."""
-        buffer, start = self._buffer, self._position
-        if self._junk_here or not buffer.startswith(_FAST_PREFIX, start):
+        found = _FAST_HEADER(self._buffer, self._position)
+        if found is None or self._junk_here:
             return -1
-        end = buffer.find(b"\r\n", start + 16, start + 16 + _LONGEST_LENGTH + 2)
-        if end < 0 or not buffer.startswith(b"\r\n", end + 2):
+        end = found.end()
+        if end - self._position > self.max_header:
             return -1
-        digits = buffer[start + 16 : end]
-        if not digits.isdigit() or end + 4 - start > self.max_header:
-            return -1
-        self._position = end + 4
-        return int(digits)
+        self._position = end
+        return int(found[1])
 
     def _guarded_header(self) -> int:
         if self._error is not None:

@@ -20,6 +20,10 @@ RequestId: TypeAlias = int | str
 
 MAX_ID_LENGTH = 1024
 
+_STRUCTURED = frozenset(b"{[")
+_STREAM_ID = b'"stream_id"'
+# Where the id of an item stands, as everybody writes it.
+_HEAD = 512
 _BOM = b"\xef\xbb\xbf"
 # Ids are kept for as long as a request is in flight, so they are bounded. Python refuses to print integers of thousands
 # of digits; 64 bits are more than any peer counts.
@@ -37,6 +41,23 @@ class Message(msgspec.Struct):
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+
+
+class StreamItem(msgspec.Struct, gc=False):
+    """The params of a stream's item; `data` stays unparsed."""
+
+    stream_id: str
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    data: Raw
+
+
+class ItemMessage(msgspec.Struct, gc=False):
+    """A notification that is an item of a stream."""
+
+    jsonrpc: str
+    method: str
+    params: StreamItem
+    id: Raw | UnsetType = UNSET
 
 
 class _Members(msgspec.Struct):
@@ -65,6 +86,8 @@ class InvalidMessage(Exception):
 
 
 _decode = msgspec.json.Decoder(Message).decode
+_decode_item_message = msgspec.json.Decoder(ItemMessage).decode
+_decode_item = msgspec.json.Decoder(StreamItem).decode
 _decode_members = msgspec.json.Decoder(_Members).decode
 _decode_id = msgspec.json.Decoder(_WireId).decode
 _check_syntax = msgspec.json.Decoder(Raw).decode
@@ -97,9 +120,32 @@ def decode_message(body: bytes) -> Message:
             raise _invalid(body, 'neither a request ("method") nor an answer ("id" and one of "result", "error")')
     elif message.id is None:
         raise _invalid(body, '"id" of a request must not be null')
-    elif message.params is not UNSET and bytes(memoryview(message.params)[:1]) not in (b"{", b"["):
+    elif message.params is not UNSET and memoryview(message.params)[0] not in _STRUCTURED:
         raise _invalid(body, '"params" must be an object or an array')
     return message
+
+
+def decode_item_message(body: bytes) -> ItemMessage | None:
+    """Return a frame's body as an item of a stream, in one pass over it; None if it is, or may be, something else."""
+    if body.find(_STREAM_ID, 0, _HEAD) < 0:
+        return None
+    try:
+        if not body.isascii():
+            body.decode()
+        if nests_too_deep(body):
+            return None
+        message = _decode_item_message(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return message if message.jsonrpc == "2.0" and message.id is UNSET else None
+
+
+def decode_item(params: Raw) -> StreamItem | None:
+    """Return params as those of a stream's item; None if they are not."""
+    try:
+        return _decode_item(params)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _too_deep() -> InvalidMessage:

@@ -307,7 +307,7 @@ class ValidateParams(msgspec.Struct, kw_only=True):
     plugin: str
 
 
-class SubscribeParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SubscribeParams(msgspec.Struct, kw_only=True):
     """`stream.subscribe`. `plugin` is a subscriber's choice among several; `window` the runner's, towards a plugin."""
 
     method: str

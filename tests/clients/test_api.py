@@ -12,6 +12,7 @@ from msgspec import Raw
 from support.clients import Client, House, house, settle
 from support.policy import SESSION
 from support.stage import DONE, SILENT, Person, assert_paired
+from utter_protocol.capabilities import Deprecation, Entry, Registry
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import encode_frame
 from utter_protocol.methods import HealthResult
@@ -204,6 +205,7 @@ async def test_validate_says_what_is_wrong_with_a_plugin(tmp_path: Path) -> None
             "negotiated": {"protocol": "1.0", "abi": 1},
             "status": "ready",
             "detail": "",
+            "error": None,
             "unknown_capabilities": ["made.up@1", "No Capability"],
             "missing_requires": ["tts.speak@1"],
             "deprecations": [],
@@ -216,10 +218,28 @@ async def test_validate_says_what_is_wrong_with_a_plugin(tmp_path: Path) -> None
         made.plugin.handshake = handshake(requires=("router.plan@1", "fs.tmp@1"))
         assert (await validate())["ok"] is True
         made.plugin.die("failed", "it crashed")
+        made.plugin.refusal = RpcError(ErrorCode.INCOMPATIBLE, "another major", {"axis": "protocol"})
         answer = await validate()
         assert (answer["ok"], answer["status"], answer["detail"]) == (False, "failed", "it crashed")
+        assert answer["error"] == {"code": -32004, "message": "another major", "data": {"axis": "protocol"}}
         error = await client.error("runner.validate_plugin", {"plugin": "nobody"})
         assert (error.code, error.data["known"]) == (ErrorCode.CAPABILITY_MISSING, ["desktop", "router"])
+
+
+async def test_a_deprecated_capability_is_named_with_its_replacement(tmp_path: Path) -> None:
+    old = Deprecation(since="1.0", replacement="router.plan@2")
+    entries = [
+        Entry(name="router.plan", version=1, summary="x", deprecated=old),
+        Entry(name="router.plan", version=2, summary="x"),
+    ]
+    async with house(tmp_path) as made:
+        made.api._registry = Registry(entries, ["1.0"])
+        made.plugin.handshake = handshake(provides=("router.plan@1",))
+        client = await made.client()
+        answer = await client.call("runner.validate_plugin", {"plugin": "desktop"})
+    expected = {"capability": "router.plan@1", "since": "1.0", "replacement": "router.plan@2", "removed": ""}
+    assert answer["deprecations"] == [expected]
+    assert answer["unknown_capabilities"] == []
 
 
 # ---- runner.invoke

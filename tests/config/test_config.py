@@ -124,6 +124,19 @@ WRONG = [
     ("[plugin]\nid = 'x'", "1: Plugins are written as tables with the header [[plugin]], in two brackets."),
     ("plugin = [1]", "1: Plugins are written as tables with the header [[plugin]], in two brackets."),
     ("[[plugin]]\nid = 'ab'\nentrypoint = []", "3: [[plugin]] 'ab' entrypoint must be a list that is not empty"),
+    ("[[plugin]]\nid = 'ab'\nspawn = 0", "3: [[plugin]] 'ab' spawn must be true or false, not the number 0."),
+    (
+        "[[plugin]]\nid = 'ab'\nallow_binaries = []",
+        "3: [[plugin]] 'ab' allow_binaries must be a list that is not empty (each entry: a path), not an empty list.",
+    ),
+    (
+        "[[plugin]]\nid = 'ab'\nallow_binaries = ['/bin/x', '']",
+        "3: [[plugin]] 'ab' allow_binaries must be a list that is not empty (each entry: a path), but entry 2 is",
+    ),
+    (
+        "[[plugin]]\nid = 'ab'\ntransport = 'tcp'",
+        '3: [[plugin]] \'ab\' transport must be one of "connect", "listen", "stdio", not the text \'tcp\'.',
+    ),
     ("[[plugin]]\nenabled = true", "1: [[plugin]] needs the key 'id': a plugin's id"),
     ("[[plugin]]\nid = 'A\\nb'", "2: [[plugin]] 'A\\\\nb' id must be a plugin's id"),
     ('[[plugin]]\nid = "ab\\n"', "2: [[plugin]] 'ab\\n' id must be a plugin's id"),
@@ -218,6 +231,7 @@ id = "one"
 cwd = "."
 entrypoint = ["./run"]
 write_paths = ["~"]
+allow_binaries = ["bin/one", "~/one"]
 """
     )
     config = load_config(file)
@@ -226,6 +240,7 @@ write_paths = ["~"]
     assert config.runner.plugin_dirs == [str(tmp_path / "plugins"), "/opt/plugins"]
     assert config.plugin[0].cwd == str(tmp_path)
     assert config.plugin[0].write_paths == ["/home/somebody"]
+    assert config.plugin[0].allow_binaries == [str(tmp_path / "bin/one"), "/home/somebody/one"]
     assert config.plugin[0].entrypoint == ["./run"]
 
 

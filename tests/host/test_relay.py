@@ -201,7 +201,7 @@ def test_data_passes_through_unparsed() -> None:
     sink = bed.open(mode="lossy")
     sink.put = lambda _seq, item: got.append(bytes(item))
     text = b'{ "a" : 1e400, "a":"\\u0041" , "n":123456789012345678901234567890 }'
-    bed.relay.on_item(bed.plugin, "tick", Raw(b'{"seq":0,"extra":[1],"data":%b ,"stream_id":"s1"}' % text))
+    bed.relay.on_notification(bed.plugin, "tick", Raw(b'{"seq":0,"extra":[1],"data":%b ,"stream_id":"s1"}' % text))
     assert [one.strip() for one in got] == [text]
 
 

@@ -12,6 +12,7 @@ import utter_plugins
 from utter_plugins.commands.teaching import Settings as CommandsSettings
 from utter_plugins.desktop.ops import Settings as DesktopSettings
 from utter_plugins.espeak.service import Settings as EspeakSettings
+from utter_plugins.llm.settings import Settings as LlmSettings
 from utter_plugins.whisper.plugin import Settings as WhisperSettings
 from utter_protocol.manifest import load_manifest
 from utter_protocol.settings import wrong_settings
@@ -20,6 +21,7 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
     "commands": CommandsSettings,
     "desktop": DesktopSettings,
     "espeak": EspeakSettings,
+    "llm": LlmSettings,
     "whisper": WhisperSettings,
 }
 GOOD: list[tuple[str, dict[str, Any]]] = [
@@ -28,9 +30,13 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("commands", {"phrase": [{"say": ["a", "b"], "op": "media", "args": {"command": "stop"}, "confirm": True}]}),
     ("commands", {"phrase": [{"say": "a", "steps": [{"op": "media"}, {"op": "volume", "args": {}}]}]}),
     ("commands", {"site": [{"name": "wiki", "url": "https://wiki.example/", "say": ["my wiki"]}]}),
+    ("commands", {"use_llm": True, "llm_min_probability": 1, "llm_timeout_ms": 20_000}),
     ("desktop", {"dry_run": True, "opener": ["firefox", "--new-tab"], "terminal": []}),
     ("espeak", {"voice": "en-gb+f3", "rate": 80, "volume": 200, "output": "none"}),
     ("espeak", {"voice": "mb/mb-de4"}),
+    ("espeak", {"output": "play"}),
+    ("llm", {"base_url": "https://llm.example/v1", "model": "qwen", "timeout_s": 0.5, "request": {"top_k": 1}}),
+    ("llm", {"api_key_env": "LLM_KEY"}),
     ("whisper", {"model": "~/models/small.en", "threads": 4}),
 ]
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -38,6 +44,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("commands", {"phrases": [3]}),
     ("commands", {"phrase": "open"}),
     ("commands", {"lists": []}),
+    ("commands", {"use_llm": 1}),
+    ("commands", {"llm_min_probability": 1.01}),
+    ("commands", {"llm_timeout_ms": 99}),
     ("desktop", {"dry_run": "yes"}),
     ("desktop", {"opener": []}),
     ("desktop", {"opener": [""]}),
@@ -49,6 +58,13 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("espeak", {"rate": 450.5}),
     ("espeak", {"volume": 201}),
     ("espeak", {"output": "file"}),
+    ("llm", {"base_url": ""}),
+    ("llm", {"api_key": "secret"}),
+    ("llm", {"api_key_env": "A-B"}),
+    ("llm", {"timeout_s": 0}),
+    ("llm", {"timeout_s": 61}),
+    ("llm", {"temperature": 2.1}),
+    ("llm", {"max_tokens": 0}),
     ("whisper", {"model": 3}),
     ("whisper", {"threads": 0}),
 ]

@@ -375,6 +375,12 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
         "from end of input to SIGTERM, and on to SIGKILL, in ms": [timing.stop * 1000],
+        "first and longest pause before a plugin is dialled again, in ms": [
+            timing.dial_first * 1000,
+            timing.dial_most * 1000,
+        ],
+        "longest such pause if somebody else starts it, in ms": [timing.absent_most * 1000],
+        "time to find out who has connected, in ms": [timing.identify * 1000],
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],

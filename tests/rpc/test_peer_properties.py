@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -12,58 +11,18 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.rpc_tools import Kind, Recorder, Rig, shut
-from utter_protocol.errors import ErrorCode, RpcError
+from support.rpc_tools import Answering, Kind, Rig, shut
 from utter_protocol.framing import encode_frame
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
+    from utter_protocol.errors import RpcError
     from utter_protocol.messages import RequestId
-    from utter_runner.rpc.peer import Peer
 
 EXAMPLES = settings(derandomize=True, database=None, deadline=None, max_examples=300)
 KINDS: st.SearchStrategy[Kind] = st.sampled_from(["socket", "pipes"])
 LIMITS = {"max_in_flight": 5, "max_queued_bytes": 300_000, "max_frame": 200_000, "max_junk": 500}
-
-
-class Answering(Recorder):
-    """A handler that does with a request what its method says, and keeps those to be answered later."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[RequestId] = []
-        self.handled = 0
-        self.cancelled: Counter[int] = Counter()
-        self.answer = self.act
-
-    def act(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
-        self.handled += 1
-        peer.on_cancel(request_id, partial(self.cancel, self.handled))
-        if method == "raise":
-            raise RpcError(ErrorCode.INVALID_PARAMS, "raised")
-        if method == "later":
-            self.kept.append(request_id)
-        elif method == "error":
-            peer.reply_error(request_id, RpcError(7, "asked for"))
-        else:
-            peer.reply(request_id, params)
-        if method == "twice":
-            peer.reply_error(request_id, RpcError(8, "second answer"))
-        elif method == "close":
-            peer.close("asked for", flush=True)
-
-    def cancel(self, number: int) -> None:
-        self.cancelled[number] += 1
-
-    def answer_kept(self, peer: Peer, index: int, *, error: bool = False) -> None:
-        """Answer one of the requests that were kept. It may have ended otherwise; then nothing happens."""
-        if self.kept:
-            request_id = self.kept.pop(index % len(self.kept))
-            if error:
-                peer.reply_error(request_id, RpcError(9, "in the end"))
-            else:
-                peer.reply_object(request_id, "in the end")
 
 
 class Sent:

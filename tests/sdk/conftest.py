@@ -26,7 +26,7 @@ from __future__ import annotations
 import os, signal, subprocess, sys, threading
 from typing import Any
 import msgspec
-from utter_sdk import ActionResult, Cancelled, ErrorCode, Plugin, RpcError
+from utter_sdk import ActionResult, AsyncStream, Cancelled, ErrorCode, Plugin, RpcError, Stream, StreamClosed
 plugin = Plugin("tiny", version="1.2.3", kind="bundle")
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import MAX_FRAME
-from utter_sdk.client import MAX_QUEUED, Client, RunnerUnavailable
+from utter_sdk.client import MAX_QUEUED, Client, RunnerUnavailable, StreamClosed
 
 # A FakeRunner of conftest.py, which importlib mode keeps from being imported here.
 Runner = Any
@@ -219,6 +219,46 @@ def test_data_that_overtakes_the_answer_or_comes_during_a_call_is_kept(runner: R
         assert stream.ready
         assert [stream.get(5), stream.get(5)] == ["early", "meanwhile"]
         assert not stream.ready
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_stream_that_is_complete_ends_after_its_last_item(runner: Runner, *, early: bool) -> None:
+    def script(runner: Runner) -> None:
+        request = runner.expect("stream.subscribe")
+        if not early:
+            runner.send(id=request["id"], result={"stream_id": "s1", "mode": "lossy"})
+        event(runner, 0, "only")
+        runner.send(method="stream.closed", params={"stream_id": "s1", "reason": "end"})
+        runner.send(method="stream.closed", params={"stream_id": "unknown", "reason": "end"})
+        if early:
+            runner.send(id=request["id"], result={"stream_id": "s1", "mode": "lossy"})
+        pong(runner)
+
+    runner.serve(script)
+    with Client.connect(runner.path) as client:
+        with client.subscribe("tts.audio") as stream:
+            assert list(stream) == ["only"]
+            assert list(stream) == []
+            with pytest.raises(StreamClosed, match=r"^end$"):
+                stream.get(5)
+            assert (stream.reason, stream.ready) == ("end", True)
+        # Nothing is stopped that has ended.
+        assert client.call("ping") == {"pong": True}
+        assert client._early_ends == {}
+
+
+def test_a_stream_that_was_given_up_says_why(runner: Runner) -> None:
+    def script(runner: Runner) -> None:
+        subscribed(runner)
+        event(runner, 0, "first")
+        runner.send(method="stream.closed", params={"stream_id": "s1", "reason": "the plugin went away"})
+
+    runner.serve(script)
+    with Client.connect(runner.path) as client:
+        stream = client.subscribe("runner.events")
+        assert next(stream) == "first"
+        with pytest.raises(StreamClosed, match=r"^the plugin went away$"):
+            next(stream)
 
 
 def test_gaps_are_counted_and_the_queue_is_bounded(runner: Runner) -> None:

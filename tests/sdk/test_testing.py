@@ -133,7 +133,7 @@ def test_close_ends_it_and_what_it_started(run_plugin: RunPlugin, ignores: str) 
         @plugin.method("child")
         def child_pid() -> dict:
             if {ignores!r} != "nothing":
-                os.dup2(os.pipe()[0], plugin._service.connection._wire._read_fd)
+                os.dup2(os.pipe()[0], plugin.served_by.connection._wire._read_fd)
             if "SIGTERM" in {ignores!r}:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             return {{"pid": child.pid}}

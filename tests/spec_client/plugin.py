@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from itertools import count
 from typing import Any, BinaryIO
 
 PLUGIN, TRANSPORT = sys.argv[1:]
@@ -35,6 +36,9 @@ WORDS = {"note": ("note", "text"), "open": ("open_url", "url"), "run": ("termina
 # A method whose requests are answered when they are cancelled, and those that wait for it.
 WAIT = "experimental.wait"
 WAITING: set[Any] = set()
+# A stream that counts, all at once, right behind the answer to its subscription.
+COUNT = "experimental.count"
+NUMBERS = count()
 
 
 def plan(params: dict[str, Any]) -> dict[str, Any]:
@@ -51,11 +55,14 @@ def invoke(params: dict[str, Any]) -> dict[str, Any]:
 
 ANSWERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "protocol.hello": lambda _params: HELLO,
-    "plugin.describe": lambda _params: {"methods": [*ANSWERS, WAIT], "streams": []},
+    "plugin.describe": lambda _params: {"methods": [*ANSWERS, WAIT], "streams": [COUNT]},
     "plugin.health": lambda _params: {"status": "ok", "detail": ""},
     "router.plan": plan,
     "action.capabilities": lambda _params: {"ops": OPS},
     "action.invoke": invoke,
+    "stream.subscribe": lambda params: {"stream_id": f"count-{next(NUMBERS)}", "mode": params["mode"]},
+    "stream.ack": lambda _params: {},
+    "stream.stop": lambda _params: {},
     "context.snapshot": lambda _params: {"window": {"app": "org.example.Editor", "title": "Notes"}},
 }
 
@@ -70,7 +77,12 @@ def take(message: dict[str, Any], out: BinaryIO) -> None:
     elif method == WAIT:
         WAITING.add(request_id)
     elif method in ANSWERS:
-        send(out, {"id": request_id, "result": ANSWERS[method](params)})
+        result = ANSWERS[method](params)
+        send(out, {"id": request_id, "result": result})
+        if method == "stream.subscribe":
+            for seq in range(params["params"]["to"]):
+                item = {"stream_id": result["stream_id"], "seq": seq, "data": {"number": seq}}
+                send(out, {"method": COUNT, "params": item})
     else:
         send(out, {"id": request_id, "error": {"code": -32601, "message": f"no method {method}"}})
 

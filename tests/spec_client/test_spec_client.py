@@ -17,12 +17,15 @@ from support.daemon import Daemon, hostile
 
 PLUGIN = Path(__file__).with_name("plugin.py")
 RECORDING = Path(__file__).parents[1] / "data" / "audio" / "en" / "recorded_next.wav"
-SECRET = "-".join(("correct", "horse", "battery", "staple"))
+WORDS = "correct-horse-battery-staple"
 
 
 def entry(transport: str = "stdio") -> str:
     words = ", ".join(f"'{word}'" for word in (sys.executable, "-S", "-E", PLUGIN, "bundle", transport))
     return f'[[plugin]]\nid = "bundle"\ntransport = "{transport}"\nentrypoint = [{words}]\n'
+
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["stdio", "connect", "listen"])
 
 
 def connect(daemon: Daemon) -> SpecClient:
@@ -41,11 +44,11 @@ def invoke(method: str, params: dict[str, Any] | None = None, **more: Any) -> di
 
 
 def test_nothing_is_answered_before_authentication(tmp_path: Path) -> None:
-    with Daemon(tmp_path, f'[socket]\ntoken = "{SECRET}"\n' + entry()) as daemon, connect(daemon) as client:
+    with Daemon(tmp_path, f'[socket]\ntoken = "{WORDS}"\n' + entry()) as daemon, connect(daemon) as client:
         for method in ("runner.status", "runner.plugins", "runner.command", "stream.subscribe", "there.is.none"):
             assert code(client, method) == -32003
         assert code(client, "runner.auth", {"token": "wrong"}) == -32003
-        assert client.call("runner.auth", {"token": SECRET}) == {"ok": True}
+        assert client.call("runner.auth", {"token": WORDS}) == {"ok": True}
         assert client.call("runner.status")["state"] == "ready"
 
 
@@ -64,8 +67,9 @@ def test_status_plugins_and_validation(tmp_path: Path) -> None:
         assert code(client, "runner.validate_plugin", {"plugin": "nobody"}) == -32005
 
 
-def test_commands(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_commands(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         (result,) = client.call("runner.command", {"utterance": "note café", "context": {}})["results"]
         assert (result["op"], result["ok"]) == ("note", True)
         (result,) = client.call("runner.command", {"utterance": "open HTTPS://Example.org"})["results"]
@@ -82,8 +86,9 @@ def test_commands(tmp_path: Path) -> None:
         assert code(client, "runner.command", {"utterance": 1}) == -32602
 
 
-def test_invoke(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_invoke(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         assert client.call("runner.invoke", invoke("plugin.health")) == {"status": "ok", "detail": ""}
         done = client.call(
             "runner.invoke", invoke("action.invoke", {"op": "note", "args": {"text": "x"}, "provenance": "user"})
@@ -109,8 +114,9 @@ def test_invoke(tmp_path: Path) -> None:
         assert code(client, "there.is.none") == -32601
 
 
-def test_cancel_is_answered_once_and_is_idempotent(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+def test_cancel_is_answered_once_and_is_idempotent(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         waiting = client.request("runner.invoke", invoke("experimental.wait"))
         for request_id in (waiting, waiting, 4711, "none"):
             client.notify("$/cancel", {"id": request_id})
@@ -182,8 +188,23 @@ def test_a_stream(tmp_path: Path, mode: str | None) -> None:
         assert code(client, "stream.subscribe", {"method": "there.is.none"}) == -32601
 
 
-def test_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
-    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+@TRANSPORTS
+@pytest.mark.parametrize("mode", ["lossy", "reliable"])
+def test_a_stream_of_a_plugin(tmp_path: Path, transport: str, mode: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
+        params = {"method": "experimental.count", "params": {"to": 20}, "mode": mode}
+        for _ in range(2):
+            opened = client.call("stream.subscribe", params)
+            assert opened["mode"] == mode
+            items = [client.item(opened["stream_id"]) for _ in range(20)]
+            assert [(item["seq"], item["data"]) for item in items] == [(n, {"number": n}) for n in range(20)]
+            client.notify("stream.ack", {"stream_id": opened["stream_id"], "seq": 19})
+            assert client.call("stream.stop", {"stream_id": opened["stream_id"]}) == {}
+
+
+@TRANSPORTS
+def test_a_restart_is_a_new_epoch(tmp_path: Path, transport: str) -> None:
+    with Daemon(tmp_path, entry(transport)) as daemon, connect(daemon) as client:
         stream = client.call("stream.subscribe", {"method": "runner.events"})["stream_id"]
         pid = client.item(stream)["data"]["status"]["plugins"][0]["pid"]
         waiting = client.request("runner.invoke", invoke("experimental.wait"))
@@ -197,6 +218,16 @@ def test_a_restart_is_a_new_epoch(tmp_path: Path) -> None:
         assert event["plugin"]["epoch"] == 2
 
 
+def test_the_context(tmp_path: Path) -> None:
+    window = {"app": "org.example.Editor", "title": "Notes"}
+    with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
+        for params in ({}, {"sources": []}, {"sources": ["window", "weather"]}):
+            context = client.call("context.snapshot", params)
+            meta = context.pop("meta")
+            assert context == {"window": window}
+            assert (meta["window"]["source"], meta["window"]["provenance"]) == ("bundle", "screen")
+
+
 def test_explaining_a_decision(tmp_path: Path) -> None:
     with Daemon(tmp_path, entry()) as daemon, connect(daemon) as client:
         answer = client.call("policy.explain", {"op": "open_url", "args": {"url": "http://a.example"}})
@@ -206,7 +237,8 @@ def test_explaining_a_decision(tmp_path: Path) -> None:
 
 
 def test_push_to_talk(tmp_path: Path) -> None:
-    config = f'[audio]\nsource = "wav"\nwav_path = "{RECORDING}"\ncues = false\n[hotkeys]\nenabled = false\n[voice]\ntap_ms = 0\n'
+    audio = f'[audio]\nsource = "wav"\nwav_path = "{RECORDING}"\ncues = false\n'
+    config = audio + "[hotkeys]\nenabled = false\n[voice]\ntap_ms = 0\n"
     # It listens, and what it answers at the end is no text.
     ears = hostile("ears", "kind=stt", "provides=stt.transcribe@1")
     with Daemon(tmp_path, config + ears + entry(), quiet=False) as daemon, connect(daemon) as client:

@@ -145,6 +145,13 @@ async def test_a_supervisor_knows_who_provides_what(autojump_clock: MockClock) -
         with pytest.raises(RpcError) as error:
             await supervisor.wait_provider(capability, 1.0)
         assert error.value.code == code
+    # Nobody knows when somebody else starts it, so nobody waits.
+    second.die("failed")
+    first.die("waiting", "nobody has connected")
+    began = trio.current_time()
+    with pytest.raises(RpcError, match="first is waiting: nobody has connected"):
+        await supervisor.wait_provider("router.plan@1", 1.0)
+    assert trio.current_time() == began
     with pytest.raises(RpcError) as error:
         supervisor.get("nobody")
     assert error.value.data == {"plugin": "nobody", "known": ["first", "second"]}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
-from utter_runner.supervision.launch import INSTANCE_VARIABLE, plugin_environment
+from utter_runner.supervision.launch import INSTANCE_VARIABLE, SOCKET_VARIABLE, plugin_environment
 
 RUNNERS = {
     "PATH": "/usr/bin",
@@ -48,6 +50,22 @@ def test_what_is_configured_is_added_and_stronger() -> None:
 def test_nothing_overrides_the_mark() -> None:
     made = plugin_environment(RUNNERS, "mark", {INSTANCE_VARIABLE: "mine"}, (INSTANCE_VARIABLE,))
     assert made[INSTANCE_VARIABLE] == "mark"
+
+
+def test_the_socket_is_named_where_there_is_one_and_nothing_overrides_it() -> None:
+    environ = {**RUNNERS, SOCKET_VARIABLE: "/run/runners"}
+    assert SOCKET_VARIABLE not in plugin_environment(environ, "mark", {})
+    made = plugin_environment(environ, "mark", {SOCKET_VARIABLE: "/mine"}, (SOCKET_VARIABLE,), "/run/p.sock")
+    assert made[SOCKET_VARIABLE] == "/run/p.sock"
+
+
+def test_no_slow_module_is_loaded_before_the_plugins_are_started() -> None:
+    code = (
+        "import sys, utter_runner.main\n"
+        "print(sorted({'trio', 'asyncio', 'jsonschema_rs', 'ada_url', 'utter_runner.daemon'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_runners_own_environment_is_not_touched() -> None:

@@ -230,16 +230,6 @@ def test_memory_is_bounded_where_it_can_be(tmp_path: Path) -> None:
     assert "memory_mib" in refusal(entry(manifest=directory, memory_mib=64))
 
 
-@pytest.mark.parametrize("transport", ["connect", "listen"])
-def test_other_transports_are_refused_by_name(tmp_path: Path, transport: Any) -> None:
-    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
-    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
-        said = refusal(config)
-        assert f"'{transport}'" in said
-        assert "use stdio" in said
-    assert resolve(entry(manifest=directory, transport="stdio"), []).transport == "stdio"
-
-
 def test_conditions_of_the_manifest_are_all_named(tmp_path: Path) -> None:
     changes = {"platforms": '["plan9", "linux-vax"]', "min_runner": '"999.0"'}
     said = refusal(entry(manifest=str(package(tmp_path / "timer", **changes))))
@@ -349,3 +339,64 @@ def test_a_relative_program_without_a_manifest_lies_in_cwd_or_nowhere(tmp_path: 
     # One without a slash is left to the search path.
     assert resolve(entry(entrypoint=["x"], cwd=str(tmp_path)), []).argv == ("x",)
     assert resolve(entry(entrypoint=["/opt/x"]), []).argv == ("/opt/x",)
+
+
+# ---- over its socket, and started by somebody else
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    """An environment with a private place for sockets."""
+    directory = tmp_path / "run"
+    directory.mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(directory)}
+
+
+@pytest.mark.parametrize("transport", ["connect", "listen"])
+def test_a_socket_is_where_the_runtime_directory_is(tmp_path: Path, runtime: dict[str, str], transport: Any) -> None:
+    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
+    path = f"{runtime['XDG_RUNTIME_DIR']}/utter/plugins/timer.sock"
+    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
+        spec = resolve(config, [], environ=runtime)
+        assert (spec.transport, spec.socket_path, spec.spawn) == (transport, path, True)
+    # The config is stronger, and stdio needs no place.
+    spec = resolve(entry(manifest=directory, transport="stdio"), [], environ={})
+    assert (spec.transport, spec.socket_path) == ("stdio", "")
+
+
+def test_a_socket_without_a_place_is_an_error_that_names_the_plugin(runtime: dict[str, str]) -> None:
+    config = entry(transport="connect", entrypoint=["x"])
+    for environ, words in (
+        ({}, "XDG_RUNTIME_DIR is not set"),
+        ({"XDG_RUNTIME_DIR": "/nonexistent"}, "cannot be used"),
+        ({"XDG_RUNTIME_DIR": runtime["XDG_RUNTIME_DIR"] + "/../" + "run/../" * 20 + "run"}, "at most 107"),
+    ):
+        with pytest.raises(ResolveError, match="Plugin timer: .*" + words):
+            resolve(config, [], environ=environ)
+    assert resolve(config, [], environ={}, runner_socket="/x/r.sock").socket_path == "/x/plugins/timer.sock"
+
+
+def test_what_somebody_else_starts_needs_no_entrypoint_and_no_manifest(tmp_path: Path, runtime: dict[str, str]) -> None:
+    spec = resolve(entry(spawn=False, transport="listen", allow_binaries=["/bin/x"]), [], environ=runtime)
+    assert (spec.spawn, spec.argv, spec.allow_binaries, spec.warnings) == (False, (), ("/bin/x",), ())
+    # One that has them may be started by somebody else as well, such as a debugger.
+    directory = str(package(tmp_path / "timer", transport='"connect"', entrypoint='["./not-there"]'))
+    for config in (entry(spawn=False, manifest=directory), entry(spawn=False, transport="connect", entrypoint=["./x"])):
+        assert resolve(config, [], environ=runtime).argv == ()
+    spec = resolve(entry(spawn=False, manifest=directory), [], environ=runtime)
+    assert (spec.transport, spec.kind, spec.settings["ring_seconds"]) == ("connect", "action", 20)
+
+
+def test_what_somebody_else_starts_has_no_pipes(tmp_path: Path) -> None:
+    directory = str(package(tmp_path / "timer"))
+    for config in (entry(spawn=False), entry(spawn=False, manifest=directory), entry(spawn=False, transport="stdio")):
+        assert 'spawn = false needs transport = "connect" or "listen"' in refusal(config)
+
+
+def test_what_is_allowed_but_unwise_is_a_warning(runtime: dict[str, str]) -> None:
+    def warnings(**fields: Any) -> str:
+        return " ".join(resolve(entry(transport="connect", **fields), [], environ=runtime).warnings)
+
+    assert "Every program of this user may attach" in warnings(spawn=False)
+    assert "allow_binaries has no effect" in warnings(entrypoint=["x"], allow_binaries=["/bin/x"])
+    assert warnings(entrypoint=["x"]) == ""

@@ -290,6 +290,18 @@ async def test_a_refused_plugin_starts_again_once_its_provider_is_there(house: H
         await running.until(lambda: user.status == "ready" and provider.status == "ready")
 
 
+async def test_restarting_one_that_runs_does_not_cut_short_a_later_pause(house: House) -> None:
+    timing = Timing(backoff_first=30.0, stop=0.5)
+    async with house(plugin("good"), timing=timing) as running:
+        good = running.supervisor.get("good")
+        running.supervisor.restart("good")
+        assert not running.supervisor._lives["good"].wake.is_set()
+        os.kill(good.process.pid, signal.SIGKILL)
+        await running.until(lambda: good.status == "backoff")
+        running.supervisor.restart("good")
+        await running.until(lambda: good.epoch == 2 and good.running)
+
+
 async def test_an_unwell_plugin_is_admitted_as_degraded(house: House) -> None:
     async with house(plugin("ill", "unwell")) as running:
         ill = running.supervisor.get("ill")

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from utter_sdk.client import Client
 
 HOSTILE = Path(__file__).with_name("hostile_plugin.py")
 ASKING = Path(__file__).with_name("asking_plugin.py")
+SOURCE = Path(__file__).with_name("stream_source.py")
 ECHO = Path(__file__).parents[1] / "bench" / "echo_plugin.py"
 
 QUIET = """
@@ -92,6 +93,12 @@ def asking(name: str, script: Mapping[str, object], extra: str = "") -> str:
     return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
 
 
+def source(name: str = "source", *behaviour: str, extra: str = "") -> str:
+    """A `[[plugin]]` entry that runs the plugin with streams."""
+    words = ", ".join(_quoted(word) for word in (sys.executable, "-S", "-E", str(SOURCE), name, *behaviour))
+    return f'[[plugin]]\nid = "{name}"\nentrypoint = [{words}]\n{extra}\n'
+
+
 def _quoted(word: str) -> str:
     return "'" + word + "'"
 
@@ -163,6 +170,21 @@ class Daemon:
     def client(self, token: str | None = None) -> Client:
         """A connected client."""
         return Client.connect(str(self.socket), token=token)
+
+    def wait_plugin(self, name: str, status: str, *, epoch: int = 0, timeout: float = 30.0) -> dict[str, Any]:
+        """Wait until a plugin has a status, in this epoch or a later one; return what `runner.plugins` says of it."""
+        with self.client() as client, client.subscribe("runner.events") as events:
+            # The whole state comes first, so that nothing is missed.
+            found: list[dict[str, Any]] = []
+            while not found:
+                event = events.get(timeout)
+                plugins = event["status"]["plugins"] if event["event"] == "state" else [event.get("plugin")]
+                found = [
+                    one
+                    for one in plugins
+                    if isinstance(one, dict) and (one["id"], one["status"]) == (name, status) and one["epoch"] >= epoch
+                ]
+            return found[0]
 
     def __enter__(self) -> Self:
         self.start()

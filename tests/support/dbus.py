@@ -98,9 +98,9 @@ class Service:
         self._thread.join()
         self._connection.close()
 
-    def emit(self, path: str, interface: str, signal: str) -> None:
-        """Send a signal without arguments."""
-        self._connection.send(new_signal(DBusAddress(path, interface=interface), signal))
+    def emit(self, path: str, interface: str, signal: str, signature: str = "", body: tuple[Any, ...] = ()) -> None:
+        """Send a signal."""
+        self._connection.send(new_signal(DBusAddress(path, interface=interface), signal, signature or None, body))
 
     def _serve(self) -> None:
         while True:

@@ -8,9 +8,12 @@ import logging
 import os
 import select
 import socket
+from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.peer import Limits, Peer
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.errors import RpcError
     from utter_protocol.messages import RequestId
 
 Kind: TypeAlias = Literal["socket", "pipes"]
@@ -160,6 +162,45 @@ class Recorder:
     def on_closed(self, peer: Peer, reason: str) -> None:
         assert peer.closed
         self.closed.append(reason)
+
+
+class Answering(Recorder):
+    """A handler that does with a request what its method says, and keeps those to be answered later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[RequestId] = []
+        self.handled = 0
+        self.cancelled: Counter[int] = Counter()
+        self.answer = self.act
+
+    def act(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
+        self.handled += 1
+        peer.on_cancel(request_id, partial(self.cancel, self.handled))
+        if method == "raise":
+            raise RpcError(ErrorCode.INVALID_PARAMS, "raised")
+        if method == "later":
+            self.kept.append(request_id)
+        elif method == "error":
+            peer.reply_error(request_id, RpcError(7, "asked for"))
+        else:
+            peer.reply(request_id, params)
+        if method == "twice":
+            peer.reply_error(request_id, RpcError(8, "second answer"))
+        elif method == "close":
+            peer.close("asked for", flush=True)
+
+    def cancel(self, number: int) -> None:
+        self.cancelled[number] += 1
+
+    def answer_kept(self, peer: Peer, index: int, *, error: bool = False) -> None:
+        """Answer one of the requests that were kept. It may have ended otherwise; then nothing happens."""
+        if self.kept:
+            request_id = self.kept.pop(index % len(self.kept))
+            if error:
+                peer.reply_error(request_id, RpcError(9, "in the end"))
+            else:
+                peer.reply_object(request_id, "in the end")
 
 
 class Replies:

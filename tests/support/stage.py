@@ -176,12 +176,15 @@ class Desk(Stage):
 
     Args:
         plan: what the router answers to `router.plan`; SILENT never.
+        others: further plugins.
     """
 
-    def __init__(self, *persons: Person, plan: Any = SILENT, **options: Any) -> None:
+    def __init__(
+        self, *persons: Person, plan: Any = SILENT, others: tuple[FakeInstance, ...] = (), **options: Any
+    ) -> None:
         answers = {} if plan is SILENT else {"router.plan": plan}
         self.router = FakeInstance("router", answers, provides=["router.plan@1"])
-        super().__init__(*persons, others=(self.router,), **options)
+        super().__init__(*persons, others=(self.router, *others), **options)
         self.phases: list[str] = []
         self.commands = Commands(self.supervisor, self.gate, timeout=30.0, router_wait=10.0, emit=self.emit)
 

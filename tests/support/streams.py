@@ -108,7 +108,7 @@ class Bed:
             self.raw({"stream_id": stream_id, "seq": seq, "data": seq}, method=method, plugin=plugin)
 
     def raw(self, params: Any, *, method: str = "tick", plugin: FakeInstance | None = None) -> None:
-        self.relay.on_item(plugin or self.plugin, method, Raw(msgspec.json.encode(params)))
+        self.relay.on_notification(plugin or self.plugin, method, Raw(msgspec.json.encode(params)))
 
     def close(self, stream_id: str, reason: str = "end") -> None:
         self.relay.on_closed(self.plugin, Raw(msgspec.json.encode({"stream_id": stream_id, "reason": reason})))

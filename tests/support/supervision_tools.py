@@ -36,14 +36,18 @@ def plugin(
     return PluginSpec(id=name, argv=argv, transport=transport, socket_path=path, **fields)
 
 
+# The marks of all instances that were seen here: other test runs on this machine have plugins of the same names.
+_marks: set[str] = set()
+
+
 def marked_processes(name: str) -> list[int]:
-    """Processes that descend from an instance of the plugin `name`."""
-    needle = f"{INSTANCE_VARIABLE}={name}/".encode()
+    """Processes that descend from an instance of the plugin `name` that this test run started."""
+    wanted = {f"{INSTANCE_VARIABLE}={mark}".encode() for mark in _marks if mark.startswith(f"{name}/")}
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                if needle in Path(entry.path, "environ").read_bytes():
+                if not wanted.isdisjoint(Path(entry.path, "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -73,13 +77,18 @@ class House:
 
 
 @asynccontextmanager
-async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None) -> AsyncIterator[House]:
+async def house(
+    *specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None, wait: bool = True
+) -> AsyncIterator[House]:
+    """A running supervisor; with `wait`, the start is over."""
     reactor, deadlines = Reactor(), Deadlines()
     history: list[tuple[str, int, str]] = []
     waiting: list[trio.Event] = []
 
     def changed(instance: Instance) -> None:
         history.append((instance.id, instance.epoch, instance.status))
+        if instance.process is not None:
+            _marks.add(instance.process.mark)
         events, waiting[:] = list(waiting), []
         for event in events:
             event.set()
@@ -106,8 +115,9 @@ async def house(*specs: PluginSpec, timing: Timing = QUICK, limits: Limits | Non
             nursery.start_soon(deadlines.run)
             started = trio.Event()
             nursery.start_soon(supervisor.run, started)
-            with trio.fail_after(30):
-                await started.wait()
+            if wait:
+                with trio.fail_after(30):
+                    await started.wait()
             try:
                 yield House(supervisor, history, waiting)
             finally:

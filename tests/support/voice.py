@@ -62,6 +62,7 @@ class Rig:
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
         self.events: list[dict[str, Any]] = []
+        self.transcripts: list[tuple[str, str]] = []
         self.always_open = always_open
         self._on_event = on_event
         self._say, self._heard = trio.open_memory_channel["Phase | CommandResult | RpcError"](100)
@@ -72,6 +73,7 @@ class Rig:
             commander=self.commander,
             cues=self.cues,
             emit=self._emit,
+            on_transcript=lambda session, transcript: self.transcripts.append((session, transcript.text)),
             settings=VoiceSettings(**settings),
             new_id=lambda: f"s{next(ids)}",
             wall_clock=lambda: 1_000.0,

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from msgspec import Raw
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
-from utter_runner.voice.recogniser import STT, PluginRecogniser
+from utter_runner.voice.recogniser import FINAL, STT, PluginRecogniser
 
 FRAMES = b"\x00\x00\x80\x3f" * 100
 
@@ -29,8 +30,10 @@ class Wire:
         return self.accepts
 
 
-def plugin(answers: dict[str, Any] | None = None) -> tuple[FakeInstance, PluginRecogniser]:
-    instance = FakeInstance("ear", answers, provides=(STT,))
+def plugin(
+    answers: dict[str, Any] | None = None, provides: tuple[str, ...] = (STT,)
+) -> tuple[FakeInstance, PluginRecogniser]:
+    instance = FakeInstance("ear", answers, provides=provides)
     instance.peer = Wire()
     recogniser = PluginRecogniser(
         FakeSupervisor(instance), hints=lambda: ["lights on"], language="en", start_timeout=5.0
@@ -111,3 +114,98 @@ async def test_without_a_recogniser_it_says_so() -> None:
     with pytest.raises(RpcError) as error:
         await recogniser.start("s1")
     assert error.value.code == ErrorCode.CAPABILITY_MISSING
+
+
+# ---- plugins that decide by themselves when an utterance is over
+
+
+def final(recogniser: PluginRecogniser, instance: FakeInstance, session: str = "s1", text: str = "lights on") -> None:
+    recogniser.on_final(instance, Raw(msgspec.json.encode({"session": session, "text": text, "confidence": 0.7})))
+
+
+async def test_a_final_text_takes_the_place_of_the_answer_that_is_under_way(nursery: trio.Nursery) -> None:
+    instance, recogniser = plugin({"stt.start": {}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    got: list[Any] = []
+
+    async def finish() -> None:
+        got.append(await stream.finish(60.0))
+
+    nursery.start_soon(finish)
+    request = await instance.wait_received(2)
+    final(recogniser, instance)
+    await trio.testing.wait_all_tasks_blocked()
+    assert [(one.text, one.confidence) for one in got] == [("lights on", 0.7)]
+    # The answer that comes later is heard by nobody, and is none too many.
+    instance.answer(request, {"text": "lights off"})
+    final(recogniser, instance, text="lights off")
+    assert (methods(instance), request.cancelled) == (["stt.start", "stt.finish"], False)
+    assert recogniser._open == {}
+
+
+async def test_a_final_text_may_come_before_it_is_asked_for() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    stream.feed(FRAMES)
+    final(recogniser, instance)
+    final(recogniser, instance, text="a second one")
+    # The key is still held: audio goes on, and is for nobody.
+    stream.feed(FRAMES)
+    assert (await stream.finish(5.0)).text == "lights on"
+    assert methods(instance) == ["stt.start", "stt.cancel"]
+    stream.cancel()
+    assert methods(instance) == ["stt.start", "stt.cancel"]
+
+
+async def test_the_answer_counts_when_it_comes_first() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "lights on"}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    assert (await stream.finish(5.0)).text == "lights on"
+    final(recogniser, instance, text="too late")
+    assert methods(instance) == ["stt.start", "stt.finish"]
+
+
+async def test_an_error_that_comes_first_counts() -> None:
+    refusal = RpcError(ErrorCode.PLUGIN_FAILED, "the model crashed")
+    instance, recogniser = plugin({"stt.start": {}, "stt.finish": refusal, "stt.cancel": {}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    with pytest.raises(RpcError, match="the model crashed"):
+        await stream.finish(5.0)
+    assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
+    assert recogniser._open == {}
+
+
+async def test_an_answer_that_is_none_is_the_plugins_failure() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": 7}, "stt.cancel": {}})
+    stream = await recogniser.start("s1")
+    with pytest.raises(RpcError, match="ear answered"):
+        await stream.finish(5.0)
+    assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
+
+
+async def test_nobody_else_says_what_was_heard(autojump_clock: trio.testing.MockClock) -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    # Another plugin, another session, and a plugin that does not say that it does this.
+    final(recogniser, FakeInstance("liar", provides=(STT, FINAL)))
+    final(recogniser, instance, session="s2")
+    silent, other = plugin({"stt.start": {}, "stt.cancel": {}})
+    quiet = await other.start("s1")
+    final(other, silent)
+    for one in (stream, quiet):
+        with trio.move_on_after(1.0) as scope:
+            await one.finish(60.0)
+        assert scope.cancelled_caught
+    with pytest.raises(RpcError, match=r"ear answered stt\.final"):
+        recogniser.on_final(instance, Raw(b"{}"))
+
+
+async def test_a_final_text_of_an_earlier_epoch_is_not_that_of_the_next() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
+    stream = await recogniser.start("s1")
+    instance.die("backoff", "killed")
+    instance.start()
+    final(recogniser, instance)
+    with pytest.raises(RpcError):
+        await stream.finish(5.0)
+    assert recogniser._open == {}

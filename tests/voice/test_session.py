@@ -62,6 +62,19 @@ async def test_a_spoken_command_is_done_and_told_step_by_step(autojump_clock: Mo
     assert rig.cues.played == ["start", "stop", "done"]
 
 
+async def test_every_transcript_is_told_also_an_empty_one(autojump_clock: MockClock) -> None:
+    rig = Rig("open youtube", "  ")
+    async with rig.running():
+        for _ in range(2):
+            await speak(rig)
+            await settle(rig)
+        rig.controller.press()
+        await trio.sleep(HELD)
+        rig.controller.cancel()
+    assert rig.transcripts == [("s1", "open youtube"), ("s2", "  ")]
+    assert [report.outcome for report in rig.reports] == ["done", "nothing_heard", "cancelled"]
+
+
 async def test_the_latency_says_where_the_time_went(autojump_clock: MockClock) -> None:
     rig = Rig("open youtube", scripted=True)
     rig.recogniser.may_finish = trio.Event()

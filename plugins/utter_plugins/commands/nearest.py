@@ -94,14 +94,24 @@ class NearestPhrases:
             return Verdict(None, "No phrase is like it.")
         return _judge(ranked)
 
-    def _scored(self, words: Sequence[str]) -> list[Near]:
-        chosen: set[int] = set()
+    def like(self, words: Sequence[str]) -> list[Entry]:
+        """The entries whose spelling or sound is most like a sentence as a whole, whether they can be meant or not."""
+        chosen = self._alike(words)
+        return [self._entries[index] for index in sorted(chosen, key=lambda index: (-chosen[index], index))]
+
+    def _alike(self, words: Sequence[str]) -> dict[int, float]:
+        """The indices of the entries that are most like a sentence, and how like they are."""
+        chosen: dict[int, float] = {}
         for query, keys in ((_key(words), self._spelled), (_sound(words), self._sounds)):
             hits = process.extract(query, keys, scorer=fuzz.ratio, limit=CANDIDATES, processor=None)
-            chosen.update(index for _, _, index in hits)
+            for _, score, index in hits:
+                chosen[index] = max(score, chosen.get(index, 0.0))
+        return chosen
+
+    def _scored(self, words: Sequence[str]) -> list[Near]:
         aligner = Aligner(words, self._known)
         found = []
-        for index in sorted(chosen):
+        for index in sorted(self._alike(words)):
             entry = self._entries[index]
             alignment = aligner.align(entry.words)
             if alignment is not None:

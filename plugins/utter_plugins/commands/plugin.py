@@ -19,6 +19,7 @@ from utter_sdk import Plugin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .asking import Adviser
     from .teaching import Taught, Teacher
 
 VERSION = "0.1.0"
@@ -35,6 +36,7 @@ class Commands:
         self._env = env
         self._teacher: Teacher | None = None
         self._taught: Taught | None = None
+        self._adviser: Adviser | None = None
         self._failed: RpcError | None = None
         # The worker lane reads first, the watcher's thread again.
         self._reading = threading.Lock()
@@ -64,7 +66,12 @@ class Commands:
 
     def plan(self, params: PlanParams) -> PlanResult:
         """Answer router.plan."""
-        return self._now().router.plan(params.utterance)
+        router = self._now().router
+        plan = router.plan(params.utterance)
+        if plan.steps or self._adviser is None:
+            return plan
+        choices = router.choices(params.utterance)
+        return (self._adviser.advise(params.utterance, choices) if choices else None) or plan
 
     def hints(self) -> HintsResult:
         """Answer router.hints."""
@@ -85,7 +92,16 @@ class Commands:
         except ImportError as error:
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"{NEEDED}: {error}.") from error
         try:
-            return Teacher(msgspec.convert(settings, Settings), self._env)
+            taken = msgspec.convert(settings, Settings)
+            if taken.use_llm:
+                from .asking import Adviser  # noqa: PLC0415 - most users do not ask a model
+
+                self._adviser = Adviser(
+                    self._plugin,
+                    min_probability=taken.llm_min_probability,
+                    timeout_s=taken.llm_timeout_ms / 1000,
+                )
+            return Teacher(taken, self._env)
         except msgspec.ValidationError as error:
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"The settings of the plugin commands: {error}.") from error
 

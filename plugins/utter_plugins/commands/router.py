@@ -15,6 +15,7 @@ import msgspec
 from utter_protocol.methods import PlannedStep, PlanResult
 
 from .align import NumberSlot
+from .choices import Choice, is_fixed, plausible
 from .expand import MAX_FILLED, Breadth, write_out
 from .nearest import Entry, NearestPhrases, Verdict
 from .phrases import TextList, fill
@@ -81,6 +82,7 @@ class Router:
                     templates.append(replace(phrase, say=with_slots))
             self._sentences[is_own] = Sentences(templates, values)
         self._nearest = NearestPhrases(list(entries.values()))
+        self._fixed = [entry for entry in entries.values() if is_fixed(entry)]
 
     def plan(self, utterance: str) -> PlanResult:
         """Plan for an utterance. No steps means that it was not understood; `detail` says why."""
@@ -93,6 +95,22 @@ class Router:
         if not core.words:
             return PlanResult(detail="Nothing was said that could be a command.")
         return self._plan((spoken, core) if core.words != spoken.words else (spoken,))
+
+    def choices(self, utterance: str) -> list[Choice]:
+        """What an utterance that was not understood may have meant, each with its plan; a model may choose among them.
+
+        Every choice is a sentence that was taught, and what it does is what was taught. None of them says the opposite
+        of the utterance, or another number. At most `choices.MAX_CHOICES`; none for what `plan` would not look at.
+        """
+        spoken = normalise(utterance[: MAX_CHARS + 1])
+        core = _core(spoken)
+        if len(utterance) > MAX_CHARS or len(spoken.words) > MAX_WORDS or not core.words:
+            return []
+        found: dict[str, Choice] = {}
+        for text, entry, numbers in plausible(core.tokens, (self._fixed, self._nearest.like(core.tokens))):
+            phrase, slots = entry.payload
+            found[text] = Choice(text, _result(phrase, {**slots, **_numbers(numbers)}, text, 0.0))
+        return list(found.values())
 
     def hints(self) -> list[str]:
         """Phrases that a recogniser may expect, as they are written; the user's own first."""
@@ -215,5 +233,8 @@ def _near_result(verdict: Verdict) -> PlanResult:
         score = round(verdict.closest.score, 3) if verdict.closest else None
         return PlanResult(detail=verdict.why, score=score)
     phrase, slots = best.entry.payload
-    said = {name: float(value) if "." in value else int(value) for name, value in best.numbers.items()}
-    return _result(phrase, {**slots, **said}, best.entry.text, best.score)
+    return _result(phrase, {**slots, **_numbers(best.numbers)}, best.entry.text, best.score)
+
+
+def _numbers(said: Mapping[str, str]) -> dict[str, float | int]:
+    return {name: float(value) if "." in value else int(value) for name, value in said.items()}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from utter_protocol.methods import Candidate
 
@@ -31,13 +32,18 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """The plugin's settings.
 
     `phrases` names one phrase file or several; without it, `phrases.toml` in the runner's configuration folder is read
-    if it is there. `phrase`, `site` and `lists` are what such a file holds, given inline.
+    if it is there. `phrase`, `site` and `lists` are what such a file holds, given inline. With `use_llm` a language
+    model is asked which phrase was meant when none is near enough: its choice counts from `llm_min_probability` on, and
+    if it comes within `llm_timeout_ms`.
     """
 
     phrases: str | list[str] | None = None
     phrase: list[dict[str, Any]] = []
     site: list[dict[str, Any]] = []
     lists: dict[str, Any] = {}
+    use_llm: bool = False
+    llm_min_probability: Annotated[float, Meta(ge=0, le=1)] = 0.6
+    llm_timeout_ms: Annotated[int, Meta(ge=100, le=20_000)] = 3_000
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ _POLES = (
     ("seconds second", "minutes minute", "hours hour", "days day"),
     ("not never without", ""),
 )
+NEGATIONS = frozenset(("not", "never", "without", "no", "nothing", "except"))
 _POLE_OF: dict[str, set[tuple[int, int]]] = {}
 for _group, _sides in enumerate(_POLES):
     for _side, _words in enumerate(_sides):

@@ -1,7 +1,7 @@
-"""The blocking session-bus connection that media control and D-Bus activation share.
+"""The blocking session-bus connection that media control, D-Bus activation and the watch of the players share.
 
-Rules here: jeepney is imported here only, and only when a bus is needed; every call has a time limit; a connection
-lives for one action.
+Rules here: jeepney is imported when a bus is needed and not before; every call has a time limit; a connection lives for
+one action, or for one watch.
 """
 
 from __future__ import annotations
@@ -62,6 +62,33 @@ class SessionBus:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+    def send(self, message: Message) -> int:
+        """Send a message without waiting; return its serial, which the reply will name.
+
+        Raises:
+            Failure: the bus is gone.
+        """
+        serial: int = next(self._connection.outgoing_serial)
+        try:
+            self._connection.send(message, serial=serial)
+        except OSError as error:
+            raise Failure(f"The session bus went away: {error}.") from error
+        return serial
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Wait for the next message; None: for as long as it takes.
+
+        Raises:
+            Failure: the bus is gone.
+            TimeoutError: none came in time.
+        """
+        try:
+            return self._connection.receive(timeout=None if timeout_s is None else max(0.0, timeout_s))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Failure(f"The session bus went away: {error}.") from error
 
     def call(self, message: Message, timeout_s: float = CALL_TIMEOUT_S) -> tuple[Any, ...]:
         """Call a method and return the reply's body.

@@ -17,15 +17,19 @@ from utter_sdk import ActionResult, Plugin
 
 from . import mpris, volume
 from .activation import activate
+from .context import ANNOUNCEMENT, CAPABILITIES, DesktopContext
 from .entries import find_entry, is_program
 from .failure import Failure
 from .launch import OPENER_WATCH_S, app_argv, start_detached
 from .opener import DEFAULT_OPENER, EXIT_CODES, open_argv
+from .players import PlayerWatch
+from .windows import WindowWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .entries import Entry
+    from .watch import Watch
 
 VERSION = "0.1.0"
 PROVIDES = [
@@ -35,6 +39,7 @@ PROVIDES = [
     "action.launch_app@1",
     "action.media@1",
     "action.volume@1",
+    *CAPABILITIES,
 ]
 PERMISSIONS = ["session.bus", "process.spawn"]
 
@@ -216,13 +221,39 @@ def _status_text(status: int) -> str:
 
 
 def build(env: Mapping[str, str] = os.environ) -> Plugin:
-    """The plugin with all of its ops, ready to run."""
-    plugin = Plugin("desktop", version=VERSION, kind="action", provides=PROVIDES, permissions=PERMISSIONS)
+    """The plugin with all that it offers, ready to run."""
+    plugin = Plugin(
+        "desktop",
+        version=VERSION,
+        kind="bundle",
+        provides=PROVIDES,
+        permissions=PERMISSIONS,
+        streams=[ANNOUNCEMENT],
+    )
     desktop = Desktop(Settings(), env)
+
+    def refresh() -> None:
+        if not desktop.settings.dry_run:
+            for watch in watches:
+                watch.start()
+            for watch in watches:
+                watch.wait()
+
+    context = DesktopContext(plugin, refresh)
+    windows = WindowWatch(env, context.set, plugin.log)
+    watches: list[Watch[Any]] = [PlayerWatch(env, lambda media: context.set("media", media), plugin.log)]
+    if windows.wanted:
+        watches.append(windows)
 
     @plugin.on_start
     def started(settings: Settings) -> None:
         desktop.settings = settings
+        if not settings.dry_run:
+            for watch in watches:
+                watch.start()
+
+    plugin.method("context.snapshot", blocking="context")(context.snapshot)
+    plugin.stream("context.live")(context.live)
 
     # A lane for each kind of op: a browser that takes its time to open must not delay "pause".
     plugin.action(

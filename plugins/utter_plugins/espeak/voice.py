@@ -52,9 +52,8 @@ class Speech:
     """
 
     def __init__(self, program: str, *, voice: str, rate: int, volume: int, play: bool) -> None:
-        options = ["--stdin", "-b", _UTF8, "-v", voice, "-s", str(rate), "-a", str(volume)]
         self._process = subprocess.Popen(
-            [program, *options, *([] if play else ["--stdout"])],
+            [program, *options(voice, rate, volume), *([] if play else ["--stdout"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -63,15 +62,24 @@ class Speech:
     def say(self, text: str) -> str:
         """Speak `text` to its end; return an empty string, or a sentence that says what went wrong."""
         _, errors = self._process.communicate(text.encode())
-        code = self._process.returncode
-        lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines()]
-        # Without an audio device it says "error: Host is down" and exits with 0.
-        wrong = next((line for line in lines if line.lower().startswith("error")), "")
-        if not code and not wrong:
-            return ""
-        what = wrong or next(filter(None, lines), "it said nothing")
-        return f"espeak-ng failed (exit code {code}): {what[:_SHOWN]}"
+        return failure(self._process.returncode, errors)
 
     def kill(self) -> None:
         """End it now."""
         self._process.kill()
+
+
+def options(voice: str, rate: int, volume: int) -> list[str]:
+    """The command line's options."""
+    return ["--stdin", "-b", _UTF8, "-v", voice, "-s", str(rate), "-a", str(volume)]
+
+
+def failure(code: int, errors: bytes) -> str:
+    """What an exit code and the program's stderr say went wrong, in a sentence; empty if nothing did."""
+    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines()]
+    # Without an audio device it says "error: Host is down" and exits with 0.
+    wrong = next((line for line in lines if line.lower().startswith("error")), "")
+    if not code and not wrong:
+        return ""
+    what = wrong or next(filter(None, lines), "it said nothing")
+    return f"espeak-ng failed (exit code {code}): {what[:_SHOWN]}"

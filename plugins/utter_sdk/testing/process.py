@@ -1,7 +1,8 @@
 """`PluginProcess`: runs a plugin as the runner would, in a plugin author's tests.
 
-Rules here: every wait has an end, and an error that a wait raises carries the end of the plugin's stderr; threads read
-the wire and stderr, so that neither fills up; whatever the plugin started in its process group is gone after `close`.
+Rules here: every wait has an end, and an error that a wait raises carries the end of the plugin's stderr; one thread
+reads the wire and stderr, so that neither fills up, and a message is not looked at before what was logged ahead of it;
+whatever the plugin started in its process group is gone after `close`.
 """
 
 from __future__ import annotations
@@ -77,11 +78,12 @@ class PluginProcess(RunnerEnd):
         self._spawned = spawned
         self._write_lock = threading.Lock()
         self._stderr = bytearray()
+        self._stderr_ended = False
         self._popen: subprocess.Popen[bytes] | None = None
         self._door: Door | None = None
         self._link: Link | None = None
         self._links: list[Link] = []
-        self._readers: list[threading.Thread] = []
+        self._reader: threading.Thread | None = None
         self._wake = (-1, -1)
         self._closed = False
 
@@ -110,7 +112,12 @@ class PluginProcess(RunnerEnd):
     def wait_stderr(self, text: str, timeout: float | None = None) -> None:
         """Wait until stderr contains `text`."""
         wanted = text.encode()
-        self.wait_for(lambda: True if wanted in self._stderr else None, timeout, f"{text!r} on stderr")
+        self._wait_for(
+            lambda: True if wanted in self._stderr else None,
+            timeout,
+            f"{text!r} on stderr",
+            lambda: "its stderr ended" if self._stderr_ended else "",
+        )
 
     def write(self, data: bytes, timeout: float | None = None, *, fds: Sequence[int] = ()) -> None:
         """Write raw bytes to the plugin; on a socket, `fds` go with the first of them.
@@ -167,7 +174,11 @@ class PluginProcess(RunnerEnd):
         """
         if not self._wait_exit(self._seconds(timeout)):
             raise TimeoutError(f"{self._name()} did not end in {self._seconds(timeout):g} s{self._tail()}")
-        return self._reap()
+        code = self._reap()
+        with self._changed:
+            # Descendants outside of the process group may hold it open.
+            self._changed.wait_for(lambda: self._stderr_ended, _DYING)
+        return code
 
     def close(self, timeout: float | None = None) -> int:
         """Send EOF, wait, then terminate, then kill; return the exit code (minus a signal's number).
@@ -183,17 +194,15 @@ class PluginProcess(RunnerEnd):
         self._closed = True
         self.close_stdin()
         outlives = self._transport != "stdio" and not self._spawned
-        if outlives or not self._wait_exit(self._seconds(timeout)):
+        if not self._wait_exit(0 if outlives else self._seconds(timeout)):
             os.killpg(self.pid, signal.SIGTERM)
             if not self._wait_exit(_GRACE):
                 os.killpg(self.pid, signal.SIGKILL)
                 self._wait_exit(_GRACE)
         code = self._reap()
         os.close(self._wake[1])
-        for link in self._links:
-            link.hang_up()
-        for reader in self._readers:
-            reader.join(_GRACE)
+        if self._reader is not None:
+            self._reader.join(_GRACE)
         os.close(self._wake[0])
         for link in self._links:
             link.close()
@@ -215,10 +224,10 @@ class PluginProcess(RunnerEnd):
             TimeoutError: it did not; names `what`, and shows the end of stderr.
             PluginDiedError: it never will.
         """
-        found: list[T] = []
+        return self._wait_for(find, timeout, what, lambda: "" if self._link is None else self._link.ended)
 
-        def ended() -> str:
-            return "" if self._link is None else self._link.ended
+    def _wait_for(self, find: Callable[[], T | None], timeout: float | None, what: str, ended: Callable[[], str]) -> T:
+        found: list[T] = []
 
         def look() -> bool:
             value = find()
@@ -262,7 +271,9 @@ class PluginProcess(RunnerEnd):
         self._wake = os.pipe()
         log = popen.stdout if self._door.path else popen.stderr
         if log is not None:
-            self._start(self._read_log, log.fileno())
+            os.set_blocking(log.fileno(), False)
+            self._reader = threading.Thread(target=self._read, args=(log.fileno(),), daemon=True)
+            self._reader.start()
 
     def _connect(self) -> None:
         popen, door = self._running(), self._door
@@ -271,45 +282,49 @@ class PluginProcess(RunnerEnd):
             if self._wait_exit(0):
                 raise self._died("it ended before there was a connection")
             raise TimeoutError(f"{self._name()}: no connection in {self._timeout:g} s{self._tail()}")
-        self._links.append(link)
         with self._changed:
+            self._links.append(link)
             self._link = link
-        self._start(self._read_link, link)
+        os.write(self._wake[1], b"+")
 
-    def _start(self, target: Callable[..., None], argument: object) -> None:
-        reader = threading.Thread(target=target, args=(argument,), daemon=True)
-        self._readers.append(reader)
-        reader.start()
-
-    def _read_link(self, link: Link) -> None:
-        decoder = FrameDecoder()
-
-        def take(data: bytes) -> None:
-            with self._changed:
-                self._take(link, decoder, data)
-                self._changed.notify_all()
-
-        self._drain(link.read_fd, link.read, take)
-
-    def _read_log(self, fd: int) -> None:
-        def take(data: bytes) -> None:
-            with self._changed:
-                self._stderr += data
-                del self._stderr[:-_STDERR_KEPT]
-                self._changed.notify_all()
-
-        self._drain(fd, lambda: os.read(fd, 65536), take)
-
-    def _drain(self, fd: int, read: Callable[[], bytes], take: Callable[[bytes], None]) -> None:
-        """Read to the end, or until the process is closed and nothing more is there."""
+    def _read(self, log: int) -> None:
+        """Drain all links and stderr until the process is closed and nothing more is there."""
+        wake = self._wake[0]
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.register(self._wake[0], select.POLLIN)
-        while fd in {ready for ready, _ in poll.poll()}:
-            data = read()
-            take(data)
-            if not data:
+        poll.register(log, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        links: dict[int, tuple[Link, FrameDecoder]] = {}
+        known = 0
+        while ready := {fd for fd, _ in poll.poll()}:
+            came = {fd: links[fd][0].read() for fd in ready & set(links)}
+            with self._changed:
+                if not self._stderr_ended and not self._read_log(log):
+                    poll.unregister(log)
+                for fd, data in came.items():
+                    self._take(*links[fd], data)
+                    if not data:
+                        poll.unregister(fd)
+                        del links[fd]
+                for link in self._links[known:]:
+                    known += 1
+                    links[link.read_fd] = link, FrameDecoder()
+                    poll.register(link.read_fd, select.POLLIN)
+                self._changed.notify_all()
+            if wake in ready and not os.read(wake, 64) and ready == {wake}:
                 return
+
+    def _read_log(self, log: int) -> bool:
+        """Take what is on stderr; return whether more may come."""
+        while True:
+            try:
+                data = os.read(log, 65536)
+            except BlockingIOError:
+                return True
+            self._stderr += data
+            del self._stderr[:-_STDERR_KEPT]
+            if not data:
+                self._stderr_ended = True
+                return False
 
     def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
         try:

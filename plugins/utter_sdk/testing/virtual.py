@@ -278,7 +278,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._lanes.now
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[[Unpack[Ts]], R], *args: Unpack[Ts]
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], R], *args: *Ts
     ) -> asyncio.Future[R]:
         """As asyncio's; the time stands still meanwhile."""
         future = super().run_in_executor(executor, func, *args)

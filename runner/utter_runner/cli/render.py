@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _STDERR_LINES = 3
-_STATUS_STYLES = {"ready": "green", "failed": "red", "backoff": "yellow", "degraded": "yellow"}
+_STATUS_STYLES = {"ready": "green", "failed": "red", "backoff": "yellow", "degraded": "yellow", "waiting": "yellow"}
 _STEP_WORDS = {
     Exit.DONE: ("done", "green"),
     Exit.FAILED: ("failed", "red"),

@@ -29,6 +29,7 @@ from utter_protocol.methods import (
     SessionReport,
     SpeakRequest,
     ValidateParams,
+    WireError,
 )
 from utter_runner.actions.gate import decision_name
 from utter_runner.policy import Deny, Origin
@@ -257,6 +258,10 @@ class ClientApi:
         declared = (*instance.provides, *instance.requires)
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
+        refusal = None if instance.running else instance.refusal
+        error = None
+        if refusal is not None:
+            error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
@@ -269,9 +274,14 @@ class ClientApi:
                 ),
                 "status": instance.status,
                 "detail": instance.detail,
+                "error": error,
                 "unknown_capabilities": [*findings.unknown, *findings.malformed],
                 "missing_requires": missing,
-                "deprecations": list(findings.deprecated),
+                "deprecations": [
+                    {"capability": one, **msgspec.structs.asdict(deprecation)}
+                    for one in findings.deprecated
+                    if (deprecation := self._registry.deprecation(one)) is not None
+                ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
                 "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],

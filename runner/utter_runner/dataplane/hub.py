@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MAX_STREAMS_PER_PEER = 64
 # What the kernel has not taken yet; beyond it items wait in their streams instead of in the peer's queue.
 _PEER_BACKLOG = 64 * 1024
-_AFTER_SEQ = b',"data":'
 
 
 class Hub:
@@ -114,7 +113,6 @@ class _Subscriber:
         self._channel = peer.channel
         self._write = peer.channel.write
         self._max_frame = peer.limits.max_frame
-        self._heads: dict[str, bytes] = {}
         self._waiting: deque[Stream] = deque()
         self._in_line: set[Stream] = set()
         self._pumping = False
@@ -122,7 +120,7 @@ class _Subscriber:
 
     def add(self, stream: Stream) -> None:
         self.streams[stream.id] = stream
-        self._heads[stream.id] = b'{"jsonrpc":"2.0","method":%b,"params":{"stream_id":%b,"seq":' % (
+        stream.head = b'{"jsonrpc":"2.0","method":%b,"params":{"stream_id":%b,"seq":' % (
             encode(stream.method),
             encode(stream.id),
         )
@@ -131,11 +129,11 @@ class _Subscriber:
         return self._channel.queued < _PEER_BACKLOG
 
     def send(self, stream: Stream, seq: int, item: bytes | Raw) -> bool:
-        head, number = self._heads[stream.id], b"%d" % seq
-        size = len(head) + len(number) + len(_AFTER_SEQ) + len(item) + 2
+        head = b'%b%d,"data":' % (stream.head, seq)
+        size = len(head) + len(item) + 2
         if size > self._max_frame:
             return False
-        self._write(b"Content-Length: %d\r\n\r\n%b%b%b%b}}" % (size, head, number, _AFTER_SEQ, item))
+        self._write(b"Content-Length: %d\r\n\r\n%b%b}}" % (size, head, item))
         return True
 
     def wait(self, stream: Stream) -> None:
@@ -160,7 +158,6 @@ class _Subscriber:
 
     def over(self, stream: Stream, reason: str | None) -> None:
         del self.streams[stream.id]
-        del self._heads[stream.id]
         if stream in self._in_line:
             self._in_line.discard(stream)
             self._waiting.remove(stream)

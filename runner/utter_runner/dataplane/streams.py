@@ -80,6 +80,7 @@ class Stream:
         "_window",
         "_wire",
         "dropped",
+        "head",
         "id",
         "method",
         "mode",
@@ -94,6 +95,8 @@ class Stream:
         self.mode: Mode = mode
         self.state: State = "open"
         self.dropped = 0
+        self.head = b""
+        """What the wire writes before the number of each item."""
         self.on_ack: Callable[[int], None] = _nothing
         """Told each time the subscriber acknowledges more: everything up to this number."""
         self.on_over: Callable[[], None] = _nothing

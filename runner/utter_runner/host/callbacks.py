@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
 
@@ -38,6 +38,8 @@ class HostCallbacks:
         # Requests that came before the admission, by peer: a peer lives one epoch, so nothing old is left over.
         self._early: dict[Peer, dict[RequestId, tuple[RequestHandler, Raw]]] = {}
         self._listen_else: Callable[[Instance, str, Raw], None] = _nobody_listens
+        self.on_item: Callable[[Instance, str, StreamItem], None] = _nobody_subscribed
+        """Takes the items of plugins' streams."""
 
     def listen(self, method: str, listener: Listener) -> None:
         """Call `listener(instance, params)` for each notification `method` of a plugin."""
@@ -113,5 +115,9 @@ class HostCallbacks:
             listener(instance, params)
 
 
-def _nobody_listens(instance: Instance, method: str, _params: Raw) -> None:
+def _nobody_subscribed(instance: Instance, method: str, _item: StreamItem) -> None:
+    _nobody_listens(instance, method, None)
+
+
+def _nobody_listens(instance: Instance, method: str, _params: Raw | None) -> None:
     logger.debug("%s announced %s, which nobody listens to", instance.id, method)

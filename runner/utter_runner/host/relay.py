@@ -14,8 +14,7 @@ from msgspec import Meta, Raw
 
 from utter_protocol.contracts import METHODS, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.messages import encode
-from utter_protocol.methods import SubscribeParams
+from utter_protocol.messages import StreamItem, decode_item, encode
 from utter_runner.dataplane.streams import Mode  # noqa: TC001 - msgspec resolves the annotations at run time
 from utter_runner.host.upstream import MAX_STREAM_ID, Fed, PluginEpoch, Subscription
 from utter_runner.supervision.dialect import decode_answer
@@ -31,12 +30,6 @@ logger = logging.getLogger(__name__)
 
 SUBSCRIBE = "stream.subscribe"
 _REASON = 300
-
-
-class _Item(msgspec.Struct, gc=False):
-    stream_id: str
-    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    data: Raw
 
 
 class _OfStream(msgspec.Struct):
@@ -55,7 +48,6 @@ class _Closed(msgspec.Struct):
     reason: str = ""
 
 
-_decode_item = msgspec.json.Decoder(_Item).decode
 _decode_of_stream = msgspec.json.Decoder(_OfStream).decode
 
 
@@ -147,7 +139,9 @@ class Relay:
                     error = refused
             on_open(upstream, error)
 
-        asked = SubscribeParams(method=method, params=params, mode=wanted, window=self._window)
+        asked: dict[str, object] = {"method": method, "params": params, "window": self._window}
+        if wanted is not None:
+            asked["mode"] = wanted
         epoch.asking += 1
         sent = instance.request(SUBSCRIBE, encode(asked), on_reply, timeout=self._timeout)
         number = instance.epoch
@@ -175,13 +169,16 @@ class Relay:
 
     # ---- the plugin's side
 
-    def on_item(self, instance: Instance, method: str, params: Raw) -> None:
+    def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Pass an item of a stream on; a notification that is none is ignored."""
-        try:
-            item = _decode_item(params)
-        except (msgspec.MsgspecError, RecursionError):
+        item = decode_item(params)
+        if item is None:
             self._on_no_item(instance, method, params)
-            return
+        else:
+            self.on_item(instance, method, item)
+
+    def on_item(self, instance: Instance, method: str, item: StreamItem) -> None:
+        """Pass an item of a stream on."""
         epoch = self._epochs.get(instance.id)
         if epoch is not None and epoch.number == instance.epoch:
             subscription = epoch.streams.get(item.stream_id)

@@ -65,7 +65,8 @@ class Subscriptions:
         host.serve("stream.stop", lambda _, peer, request_id, raw: self.stop(peer, request_id, raw))
         host.listen("stream.ack", self._ack_of_plugin)
         host.listen("stream.closed", self._relay.on_closed)
-        host.listen_else(self._relay.on_item)
+        host.listen_else(self._relay.on_notification)
+        host.on_item = self._relay.on_item
 
     def subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         """`stream.subscribe` of a client. Raises RpcError."""

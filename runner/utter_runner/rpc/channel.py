@@ -107,9 +107,12 @@ class Channel:
         """Queue `data`; it leaves at the end of this turn, or at once outside of one. Dropped on a broken channel."""
         if self.broken or self.closed:
             return
-        self._out.append(data)
+        out = self._out
+        first = not out
+        out.append(data)
         self.queued += len(data)
-        if not self._blocked:
+        # What is not the first has somebody who writes it: this turn's flush, or the kernel when it takes more.
+        if first and not self._blocked:
             self._reactor.at_turn_end(self._flush)
 
     @property

@@ -25,7 +25,9 @@ from utter_protocol.messages import (
     InvalidMessage,
     Message,
     RequestId,
+    StreamItem,
     decode_error,
+    decode_item_message,
     decode_message,
     encode,
     notification_body,
@@ -103,6 +105,9 @@ class Peer:
         self._read_ended = False
         self._behind = False
         self._end_reason = "end of file"
+        self.on_item: Callable[[str, StreamItem], object] | None = None
+        """Takes a stream's items, which are many, instead of `Handler.on_notification`; it may miss some that are
+        written in an unusual way."""
         self._received = 0
         self._arrivals: Arrivals | None = None
         self.late_replies = 0
@@ -427,6 +432,11 @@ class Peer:
             guarded(self._handler.on_junk, self, junk)
 
     def _on_frame(self, body: bytes) -> None:
+        if self.on_item is not None:
+            item = decode_item_message(body)
+            if item is not None:
+                guarded(self.on_item, item.method, item.params)
+                return
         try:
             message = decode_message(body)
         except InvalidMessage as invalid:

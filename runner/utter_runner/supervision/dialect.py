@@ -120,7 +120,7 @@ def _unite(
     if spec.kind and hello.plugin.kind != spec.kind:
         warnings.append(f"The plugin is declared as kind {spec.kind} and calls itself {hello.plugin.kind}.")
     if hello.transport != spec.transport:
-        warnings.append(f"The plugin was started over {spec.transport} and says that it speaks {hello.transport}.")
+        warnings.append(f"The plugin is connected over {spec.transport} and says that it speaks {hello.transport}.")
     provides = _union(spec.provides, hello.provides)
     requires = _union(spec.requires, hello.requires)
     permissions = _union(spec.permissions, hello.permissions)

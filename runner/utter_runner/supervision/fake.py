@@ -80,6 +80,7 @@ class FakeInstance:
         self.epoch = 1
         self.status: Status = "ready"
         self.detail = ""
+        self.refusal: RpcError | None = None
         self.peer: Peer | None = None
         self.received: list[FakeRequest] = []
         self.notified: list[tuple[str, Any]] = []

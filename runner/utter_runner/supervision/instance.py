@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.reactor import Reactor
@@ -49,6 +50,10 @@ class PluginRequests(Protocol):
 
     def on_notification(self, instance: Instance, method: str, params: Raw) -> None:
         """Take note."""
+
+    @property
+    def on_item(self) -> Callable[[Instance, str, StreamItem], None]:
+        """Who takes the items of plugins' streams."""
 
 
 class Requestable(Protocol):
@@ -116,6 +121,8 @@ class Instance:
         self.junk_bytes = 0
         self.late_replies = 0
         self.missing: tuple[str, ...] = ()
+        self.refusal: RpcError | None = None
+        """Why the last epoch was not admitted, if that was decided."""
         self.started_at = 0.0
         self.peer: Peer | None = None
         self.process: ChildProcess | None = None
@@ -219,6 +226,7 @@ class Instance:
 
     def _attach(self, read_fd: int, write_fd: int) -> None:
         self.peer = Peer(self._reactor, self._deadlines, read_fd, write_fd, self, name=self.id, limits=self._limits)
+        self.peer.on_item = partial(self._requests.on_item, self)
 
     async def greet(self) -> None:
         """Do the handshake. Raises RpcError."""

@@ -19,6 +19,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.rpc.credentials import peer_credentials
+from utter_runner.rpc.endpoint import EndpointError, make_directory
 from utter_runner.rpc.reactor import READABLE
 from utter_runner.supervision.launch import SpawnError, listen_for
 from utter_runner.supervision.plugin_socket import Guest, refusal
@@ -229,6 +230,10 @@ class Meeting:
         guest = Guest(allow_binaries=self._spec.allow_binaries)
         pauses = (self._timing.dial_first, self._timing.absent_most)
         if self._spec.transport == "listen":
+            try:
+                make_directory(Path(self._spec.socket_path).parent)
+            except EndpointError as error:
+                on_trouble(str(error))
             return await self._dial(guest, pauses, on_trouble)
         pause, longest = pauses
         while self.endpoint is None or self._door is None:

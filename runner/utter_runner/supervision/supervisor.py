@@ -48,7 +48,6 @@ class _Life:
         self.wake = trio.Event()
         self.waiting = False
         self.settled = False
-        self.refused: RpcError | None = None
         self.unwell = ""
         self.restarts: deque[float] = deque(maxlen=timing.restarts_in_window)
         self.failures = 0
@@ -187,7 +186,9 @@ class Supervisor:
         life = self._lives[plugin]
         life.restarts.clear()
         life.failures = 0
-        life.wake.set()
+        if life.instance.status in ("failed", "backoff"):
+            # Of one that runs, it would cut short the pause after its end.
+            life.wake.set()
 
     async def run(self, started: trio.Event) -> None:
         """Run all plugins until `stop`; sets `started` when each is admitted or has failed for the first time."""
@@ -246,7 +247,7 @@ class Supervisor:
     async def _epoch(self, life: _Life) -> float:
         """Live through one epoch; return the seconds to wait before the next."""
         instance = life.instance
-        life.refused = None
+        life.instance.refusal = None
         life.unwell = ""
         connection = None if instance.spec.spawn else await self._wait_other(life)
         instance.move("spawn")
@@ -256,13 +257,13 @@ class Supervisor:
             return self._fail(life, str(error))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_end, life, nursery.cancel_scope)
-            life.refused = await self._become_ready(life)
-            if life.refused is None:
+            life.instance.refusal = await self._become_ready(life)
+            if life.instance.refusal is None:
                 await trio.sleep_forever()
             nursery.cancel_scope.cancel()
         lived = trio.current_time() - instance.started_at
         process = instance.process
-        reason = life.unwell or (life.refused.message if life.refused else instance.detail)
+        reason = life.unwell or (life.instance.refusal.message if life.instance.refusal else instance.detail)
         instance.admitted = False
         # Said before the slow part, so that nobody takes it for running meanwhile.
         instance.move("die", reason or "it ended")
@@ -295,8 +296,8 @@ class Supervisor:
         try:
             self._admit()
             while not instance.admitted:
-                if life.refused is not None:
-                    return life.refused
+                if life.instance.refusal is not None:
+                    return life.instance.refusal
                 await self._change.wait()
         finally:
             life.waiting = False
@@ -343,7 +344,7 @@ class Supervisor:
                 continue
             missing = self.missing(life.instance)
             life.instance.missing = tuple(missing)
-            life.refused = RpcError(
+            life.instance.refusal = RpcError(
                 ErrorCode.CAPABILITY_MISSING,
                 explain_gap(plugin, offers, missing, self._registry),
                 {"plugin": plugin, "missing": missing},
@@ -377,7 +378,7 @@ class Supervisor:
     def _after_end(self, life: _Life, exit_code: int | None, reason: str, lived: float) -> float:
         instance = life.instance
         now = trio.current_time()
-        if lived >= self._timing.healthy_after or (life.refused is None and not instance.spec.spawn):
+        if lived >= self._timing.healthy_after or (life.instance.refusal is None and not instance.spec.spawn):
             life.failures = 0
         recent = [at for at in life.restarts if now - at < self._timing.restart_window]
         final = why_final(
@@ -385,7 +386,7 @@ class Supervisor:
             instance.spec,
             self._timing,
             exit_code=exit_code,
-            refused=life.refused,
+            refused=life.instance.refusal,
             unwell=bool(life.unwell),
             recent=len(recent),
         )

@@ -33,6 +33,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     ("closed", "stop"): "closed",
 }
 
+_ENDLESS = 1 << 64
 RELIABLE_HOLD = 4096
 """How many items a reliable stream holds behind its window."""
 
@@ -103,7 +104,7 @@ class Stream:
         """Told once when the stream is closed, whoever closed it."""
         self._wire = wire
         self._limit = queue if mode == "lossy" else RELIABLE_HOLD
-        self._window = window if mode == "reliable" else 1 << 63
+        self._window = window if mode == "reliable" else _ENDLESS
         self._held: deque[tuple[int, bytes]] = deque()
         self._offered = -1
         self._sent = -1

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUBSCRIBE = "stream.subscribe"
-_REASON = 300
+MAX_REASON = 300
+"""Characters of a plugin's reason that subscribers get."""
 
 
 class _OfStream(msgspec.Struct):
@@ -208,7 +209,7 @@ class Relay:
         closed = decode_answer(params, _Closed, "stream.closed", instance.id)
         subscription = self._epoch(instance).streams.get(closed.stream_id)
         if subscription is not None:
-            subscription.end(closed.reason[:_REASON] or "end")
+            subscription.end(closed.reason[:MAX_REASON] or "end")
 
     def emit(self, instance: Instance, method: str, data: Raw) -> int:
         """Offer an item of a plugin to everybody who has subscribed; return to how many.

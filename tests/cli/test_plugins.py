@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.conformance import check_shipped
 from support.daemon import Daemon
 from support.docs import ROOT
 from support.fake_runner import FakeRunner
@@ -302,6 +303,16 @@ def test_a_new_one_works_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert step["op"] == "open_url"
         else:
             assert "load" in client.call("context.snapshot", {"sources": ["load"]}, 10)
+
+
+@pytest.mark.parametrize(("language", "kind"), choices())
+def test_a_new_one_keeps_to_the_protocol(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], language: str, kind: str
+) -> None:
+    if shutil.which(PROGRAMS[language]) is None:
+        pytest.skip(f"{PROGRAMS[language]} is not installed")
+    report = check_shipped(Path(make(tmp_path, capsys, language, kind)["directory"], MANIFEST_NAME))
+    assert report.ok, report.text()
 
 
 @pytest.mark.parametrize("kind", [kind for language, kind in choices() if language == "python"])

@@ -138,7 +138,7 @@ def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tu
         else:
             return None, Path()
         manifest = load_manifest(path)
-    except (PackageError, ManifestError) as error:
+    except (PackageError, ManifestError, OSError) as error:
         raise ResolveError(f"Plugin {entry.id}: {error}") from None
     if manifest.name != entry.id:
         raise ResolveError(f"Plugin {entry.id}: the manifest {path} is of a plugin named {manifest.name}.")

@@ -53,6 +53,14 @@ class Provenance(StrEnum):
     SCREEN = "screen"
 
 
+class TransportName(StrEnum):
+    """How a plugin is talked to."""
+
+    STDIO = "stdio"
+    CONNECT = "connect"
+    LISTEN = "listen"
+
+
 Origin = Annotated[Provenance, typer.Option("--provenance", help="Where it comes from; screen is not trusted.")]
 
 app = typer.Typer(
@@ -244,6 +252,58 @@ def explain(
 
         print_explanation(console(), answer)
     return of_explanation(answer)
+
+
+@app.command()
+@_guarded
+def conformance(
+    target: Annotated[
+        list[str] | None, typer.Argument(metavar="(MANIFEST | -- COMMAND...)", help="The plugin, or how it is started.")
+    ] = None,
+    *,
+    runner: Annotated[str | None, typer.Option("--runner", metavar="SOCKET", help="Check a runner instead.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds for an answer.")] = 10.0,
+    transport: Annotated[
+        TransportName | None, typer.Option("--transport", help="Instead of the manifest's.", show_default=False)
+    ] = None,
+    plugin_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The id of a COMMAND, which names its socket.")
+    ] = None,
+    settings: Annotated[str, typer.Option("--settings", metavar="JSON", help="The plugin's settings.")] = "{}",
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable for the plugin; repeatable.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ID", help="Checks whose ids begin so; repeatable.")
+    ] = None,
+    with_side_effects: Annotated[
+        bool, typer.Option("--with-side-effects", help="Also speak, draw, press keys and carry out ops.")
+    ] = False,
+    as_json: Json = False,
+) -> Exit:
+    """Check whether a plugin, or a runner, keeps to the protocol.
+
+    A plugin is started many times, and talked to as a friendly and as a hostile runner would. No runner is needed, and
+    nothing that can be seen or heard is asked for without --with-side-effects. Exit code 1: something does not hold
+    that must.
+    """
+    from utter_runner.cli import conformance as kit  # noqa: PLC0415 - only this command needs it
+
+    if runner is not None:
+        if target:
+            raise UsageError("Name a plugin or a runner, not both.")
+        return kit.check_runner(runner, timeout=timeout, as_json=as_json)
+    wanted = kit.Wanted(
+        target or (),
+        timeout,
+        None if transport is None else transport.value,
+        plugin_id,
+        settings,
+        env or (),
+        only or (),
+        with_side_effects,
+    )
+    return kit.check_plugin(wanted, as_json=as_json)
 
 
 @app.command()

@@ -281,7 +281,8 @@ async def test_a_refused_plugin_starts_again_once_its_provider_is_there(house: H
         plugin("user", "requires=experimental/a@1"),
         plugin("provider", "provides=experimental/a@1", "hang=protocol.hello"),
     ]
-    timing = Timing(handshake=0.3, restarts_in_window=0, stop=0.2)
+    # Long enough for an interpreter to start on a busy machine.
+    timing = Timing(handshake=2.0, restarts_in_window=0, stop=0.2)
     async with house(*specs, timing=timing) as running:
         user, provider = running.supervisor.instances
         await running.until(lambda: user.status == "failed" and provider.status == "failed")

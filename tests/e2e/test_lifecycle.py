@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from support.daemon import Daemon, environment, failing, hostile
+from utter_protocol.errors import RpcError
 
 
 def test_a_second_runner_is_refused_and_names_the_first(tmp_path: Path) -> None:
@@ -173,3 +175,29 @@ def test_a_token_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     with daemon, daemon.client(token="correct-horse-battery") as client:  # noqa: S106 - a test's token
         warnings = client.call("runner.status", {}, timeout=5)["warnings"]
     assert any("chmod 600" in warning for warning in warnings)
+
+
+def test_each_instance_has_a_temporary_directory_that_goes_with_it(tmp_path: Path) -> None:
+    made = tmp_path / "tmp"
+    made.mkdir()
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    env = environment(runtime, TMPDIR=str(made))
+    config = hostile("one") + hostile("two", transport="connect")
+    with Daemon(tmp_path, config, env=env) as daemon, daemon.client() as client:
+        places = {}
+        for name in ("one", "two"):
+            seen = client.call("runner.invoke", {"plugin": name, "method": "pid"}, timeout=10)["environ"]
+            places[name] = Path(seen["TMPDIR"])
+        assert all(place.parent == made for place in places.values())
+        assert places["one"] != places["two"]
+        assert places["one"].stat().st_mode & 0o777 == 0o700
+        (places["one"] / "left").write_text("over")
+        with client.subscribe("runner.events") as events:
+            params = {"plugin": "one", "method": "exit"}
+            with suppress(RpcError):
+                client.call("runner.invoke", params, timeout=10)
+            next(one for one in events if one["event"] == "plugin" and one["plugin"]["epoch"] == 2)
+        assert not places["one"].exists()
+        assert places["two"].exists()
+    assert [*made.iterdir()] == []

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from utter_protocol import ABI, PROTOCOL, blobs, contracts, framing, host, kinds, methods, nesting
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
+from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.descriptors import MAX_FDS_PER_MESSAGE
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder, FramingError
@@ -23,9 +24,13 @@ from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.config import RunnerConfig, VoiceConfig
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
+from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER
 from utter_runner.dataplane.service import MAX_CARRIED
+from utter_runner.dataplane.streams import RELIABLE_HOLD
 from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_FIELD_BYTES, MAX_FIELDS
+from utter_runner.host.relay import MAX_REASON
+from utter_runner.host.upstream import MAX_STREAM_ID
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
@@ -61,6 +66,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stt.start": (methods.SttStartParams, NOTHING),
     "stt.feed": (methods.SttFeedParams, None),
     "stt.partial": (kinds.SttPartial, None),
+    "audio.level": (item(methods.AudioLevel), None),
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
     "stt.final": (kinds.SttResult, None),
@@ -105,7 +111,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stream.subscribe": (methods.SubscribeParams, methods.SubscribeResult),
     "stream.ack": (methods.StreamAckParams, NOTHING),
     "stream.stop": (methods.StreamStopParams, NOTHING),
-    "stream.closed": (NOTHING, None),
+    "stream.closed": (methods.StreamClosedParams, None),
+    "example.ticks": (methods.StreamData, None),
     "handle.create": (blobs.HandleCreateParams, blobs.HandleInfo),
     "handle.fetch": (blobs.HandleParams, blobs.HandleData),
     "handle.stat": (blobs.HandleParams, blobs.HandleInfo),
@@ -115,6 +122,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "fd.pass": (blobs.FdPassParams, NOTHING),
     "$/cancel": (NOTHING, None),
 }
+# What the items of the runner's own streams are.
+ITEMS = {"audio.level": methods.AudioLevel, "stt.partial": kinds.SttPartial, "stt.final": kinds.SttResult}
 # By kind: the `meta` of `fd.pass`, and its result.
 PASSED: dict[str, tuple[Any, Any]] = {
     "handle": (blobs.FdHandleMeta, NOTHING),
@@ -192,6 +201,10 @@ HEADINGS = re.findall(r"(?m)^#+ (.*)$", TEXT)
 # --- the examples
 
 
+# Announcements of plugins that the runner passes on as streams of its own.
+STREAMED = {"stt.partial": item(kinds.SttPartial), "stt.final": item(kinds.SttResult)}
+
+
 def method_of(message: Any) -> str:
     """Which entry of PAYLOADS a request or notification belongs to."""
     method: str = message["method"]
@@ -217,6 +230,8 @@ def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
             if message.id in invalid:
                 with pytest.raises(msgspec.ValidationError):
                     decode(value["params"], PAYLOADS[method][0])
+            elif method in STREAMED and "stream_id" in value["params"]:
+                decode(value["params"], STREAMED[method])
             elif method in PAYLOADS:
                 decode(value.get("params", {}), PAYLOADS[method][0])
         elif message.error is not UNSET:
@@ -261,7 +276,7 @@ def test_every_method_has_an_example() -> None:
 def test_every_payload_struct_belongs_to_a_method() -> None:
     """A Struct that is added to methods.py must appear here, and so in the document."""
     used: set[type] = set()
-    todo = [type_ for pair in (*PAYLOADS.values(), *PASSED.values()) for type_ in pair]
+    todo = [type_ for pair in (*PAYLOADS.values(), *PASSED.values()) for type_ in pair] + [*ITEMS.values()]
     while todo:
         type_ = todo.pop()
         if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
@@ -288,6 +303,15 @@ def test_every_method_and_every_field_is_described() -> None:
             if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
                 fields = {field.encode_name for field in msgspec.structs.fields(type_)}
                 assert fields - words == set(), f"{method}: {type_.__name__}"
+
+
+def test_the_table_of_the_runners_own_streams_is_that_of_the_code() -> None:
+    assert {row[0].strip("`"): row[1] for row in rows("### The runner's own streams")} == RUNNER_STREAMS
+    for method, type_ in ITEMS.items():
+        data = [one["params"]["data"] for one in MESSAGES if one.get("method") == method and "data" in one["params"]]
+        assert data, method
+        for one in data:
+            decode(one, type_)
 
 
 def test_the_frame_is_a_frame() -> None:
@@ -418,6 +442,10 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],
+        "items behind the window, of a reliable stream that is not asked for": [RELIABLE_HOLD],
+        "characters of a stream id that a plugin makes": [MAX_STREAM_ID],
+        "characters of a reason in a plugin's `stream.closed`": [MAX_REASON],
         "capabilities in one list": [MAX_DECLARED],
         "characters of a capability": [MAX_LENGTH],
         "manifest": [MAX_FILE],

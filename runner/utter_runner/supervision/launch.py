@@ -27,7 +27,7 @@ _INHERITED = ("PATH", "HOME", "USER", "LANG", "XDG_RUNTIME_DIR")
 
 
 class Launched(NamedTuple):
-    """A process that was started, and the mark that all its descendants inherit.
+    """A process that was started, the mark that all its descendants inherit, and its temporary directory.
 
     Over stdio it has three pipes. Over a socket it has two, stdout and stderr being one, and with `connect` the
     listening `endpoint`, which may be that of an earlier epoch.
@@ -35,6 +35,8 @@ class Launched(NamedTuple):
 
     process: subprocess.Popen[bytes]
     mark: str
+    tmp: str
+    """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
     endpoint: Endpoint | None = None
 
 
@@ -45,12 +47,12 @@ class SpawnError(Exception):
 def plugin_environment(
     environ: Mapping[str, str], instance: str, extra: Mapping[str, str], passed: Sequence[str] = (), socket: str = ""
 ) -> dict[str, str]:
-    """Return the environment of a plugin: six variables, the path of its socket, and what the config names.
+    """Return the environment of a plugin: seven variables, the path of its socket, and what the config names.
 
     Args:
         environ: the runner's own environment.
         instance: the mark that every descendant of the instance inherits.
-        extra: variables to set (`env` of the plugin's config entry).
+        extra: variables to set (TMPDIR, and `env` of the plugin's config entry).
         passed: names to pass on as they are (`pass_env`).
         socket: path of the plugin's socket; empty over stdio.
     """
@@ -108,25 +110,43 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str], endpoint: E
         endpoint: what a plugin with the transport `connect` dials, if it was made for an earlier epoch.
 
     Raises:
-        SpawnError: no such program, not executable, no such directory, or its socket cannot be made.
+        SpawnError: no such program, not executable, no such directory, or its socket or temporary directory cannot be
+            made.
     """
-    mark = f"{spec.id}/{epoch}/{os.urandom(8).hex()}"
-    if spec.transport == "stdio":
-        return Launched(_spawn(spec, mark, environ), mark)
+    key = os.urandom(16).hex()
+    mark = f"{spec.id}/{epoch}/{key}"
     if spec.transport == "listen":
         make_way(spec)
-        return Launched(_spawn(spec, mark, environ), mark)
-    made = endpoint or listen_for(spec)
+    made = (endpoint or listen_for(spec)) if spec.transport == "connect" else None
+    tmp = ""
     try:
-        return Launched(_spawn(spec, mark, environ), mark, made)
+        tmp = _make_tmp(spec, key, environ)
+        return Launched(_spawn(spec, mark, tmp, environ), mark, tmp, made)
     except SpawnError:
-        if made is not endpoint:
+        remove_tmp(tmp)
+        if made is not None and made is not endpoint:
             made.close()
         raise
 
 
-def _spawn(spec: PluginSpec, mark: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    env = plugin_environment(environ, mark, spec.env, spec.pass_env, spec.socket_path)
+def _make_tmp(spec: PluginSpec, key: str, environ: Mapping[str, str]) -> str:
+    # Not by the number of the process, which a stranger could guess and make first.
+    path = Path(environ.get("TMPDIR") or "/tmp", f"utter-{spec.id}-{key}")  # noqa: S108 - nobody can foretell the name
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise SpawnError(f"its temporary directory {path} cannot be made: {error.strerror}") from None
+    return str(path)
+
+
+def remove_tmp(path: str) -> None:
+    """Remove a plugin's temporary directory with all that is in it, as far as that can be done."""
+    if path:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _spawn(spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    env = plugin_environment(environ, mark, {"TMPDIR": tmp, **spec.env}, spec.pass_env, spec.socket_path)
     directory = spec.cwd or env.get("HOME") or "/"
     program = shutil.which(spec.argv[0], path=env["PATH"])
     if program is None:

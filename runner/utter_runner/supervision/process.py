@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_runner.rpc.reactor import HANGUP, READABLE, Reactor
-from utter_runner.supervision.launch import INSTANCE_VARIABLE
+from utter_runner.supervision.launch import INSTANCE_VARIABLE, remove_tmp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,7 @@ class ChildProcess:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - launch makes them
         self.pid = process.pid
         self.mark = launched.mark
+        self._tmp = launched.tmp
         self.returncode: int | None = None
         self.exited = trio.Event()
         self._owns_stdin = process.stderr is None
@@ -156,12 +157,16 @@ class ChildProcess:
         return self.returncode if self.returncode is not None else -signal.SIGKILL
 
     async def clean_up(self) -> None:
-        """Kill what the process left behind, and let go of its stderr. The process itself has exited."""
+        """Kill and remove what the process left behind, and let go of its stderr. The process itself has exited."""
         with trio.CancelScope(shield=True):
             self.close_stdin()
             self.signal_group(signal.SIGKILL)
-            await trio.to_thread.run_sync(kill_marked, self.mark)
+            await trio.to_thread.run_sync(self._leave_nothing)
             self.close_stderr()
+
+    def _leave_nothing(self) -> None:
+        kill_marked(self.mark)
+        remove_tmp(self._tmp)
 
     async def _exits_within(self, seconds: float) -> bool:
         with trio.move_on_after(seconds):

@@ -115,7 +115,10 @@ class DataPlane:
         caller = self._clients.get(peer)
         if caller is None:
             caller = Caller(self._store.connection(), may_hear=True)
-            if not peer.closed:
+            if peer.closed:
+                # Nobody would ever drop it.
+                caller.scope.gone = True
+            else:
                 self._clients[peer] = caller
         return caller
 

@@ -116,7 +116,7 @@ def _known(lab: Lab) -> None:
         raise CheckFailed(f"the permission {unknown[0]!r} is unknown", expected=f"one of {', '.join(PERMISSIONS)}")
 
 
-@HANDSHAKES.enter("hello.transport", "It names the transport that is in use.", _SECTION)
+@HANDSHAKES.enter("hello.transport", "It names the transport that is in use.", _SECTION, level="should")
 def _transport(lab: Lab) -> None:
     said, used = _hello(lab).transport, lab.subject.transport
     if said != used:
@@ -137,9 +137,7 @@ def _manifest(lab: Lab) -> None:
     }
     for name, (written, said) in pairs.items():
         if written != said:
-            raise CheckFailed(
-                f"the manifest says {name} {written!r}, and the handshake {said!r}", expected="the same"
-            )
+            raise CheckFailed(f"the manifest says {name} {written!r}, and the handshake {said!r}", expected="the same")
 
 
 @HANDSHAKES.enter(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.conformance import PATIENT
+from support.conformance import broken, check_shipped
 from support.daemon import Daemon
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, FramingError, encode_frame
@@ -20,7 +20,6 @@ from utter_protocol.manifest import load_manifest
 from utter_protocol.messages import InvalidMessage, decode_error, decode_message
 from utter_runner.config import PluginConfig
 from utter_runner.supervision.resolve import resolve
-from utter_sdk.conformance.plugin import Limits, Subject, check_plugin
 from utter_sdk.testing import PluginProcess
 
 if TYPE_CHECKING:
@@ -284,6 +283,11 @@ def test_it_reads_messages_as_the_runner_does(process: PluginProcess) -> None:
     check()
 
 
+def test_it_keeps_to_the_protocol(tmp_path: Path) -> None:
+    report = check_shipped(HERE / "utter-plugin.toml", env={"HOME": str(tmp_path)})
+    assert broken(report) == set(), report.text()
+
+
 # ---- in the daemon
 
 
@@ -316,8 +320,3 @@ def test_the_daemon_gives_up_on_a_module_that_cannot_run(tmp_path: Path) -> None
 def test_its_command_is_what_these_tests_run() -> None:
     argv = resolve(PluginConfig(id="wasm-hello", manifest=str(HERE)), []).argv
     assert list(argv) == [*HOST[:-1], str(HERE / "hello.wat")]
-
-
-def test_it_keeps_to_the_protocol() -> None:
-    report = check_plugin(Subject.from_manifest(HERE), Limits(**PATIENT))
-    assert report.ok, report.text()

@@ -27,7 +27,7 @@ async def test_a_plugin_becomes_ready_and_answers(house: House) -> None:
     assert marked_processes("good") == []
 
 
-async def test_its_environment_is_six_variables_and_what_is_configured(
+async def test_its_environment_is_seven_variables_and_what_is_configured(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_USER", "x")
@@ -37,8 +37,8 @@ async def test_its_environment_is_six_variables_and_what_is_configured(
         seen = await call(running, "good", "pid")
     # LC_CTYPE is the interpreter's own doing (PEP 538).
     names = set(seen["environ"]) - {"LC_CTYPE"}
-    allowed = {"PATH", "HOME", "USER", "LANG", "XDG_RUNTIME_DIR", INSTANCE_VARIABLE, "MINE", "WAYLAND_DISPLAY"}
-    assert {"PATH", "LANG", INSTANCE_VARIABLE, "MINE", "WAYLAND_DISPLAY"} <= names <= allowed
+    allowed = {"PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", INSTANCE_VARIABLE, "MINE", "WAYLAND_DISPLAY"}
+    assert {"PATH", "LANG", "TMPDIR", INSTANCE_VARIABLE, "MINE", "WAYLAND_DISPLAY"} <= names <= allowed
     # 0, 1, 2 and the one that lists the directory.
     assert len(seen["fds"]) == 4
 

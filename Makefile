@@ -5,6 +5,7 @@
 #   make check     ruff, mypy, import-linter, generated files
 #   make test-all  the suite on every interpreter found: 3.11, 3.12, 3.13
 #   make bench     the figures, each beside its floor
+#   make fuzz      a million mutated frames against everything that reads frames
 #   make docs      regenerates what is generated in docs/ and protocol/
 #   make lock      resolves requirements.lock anew
 
@@ -13,8 +14,9 @@ VERSION ?=
 BIN := $(VENV)/bin
 STAMPS := .cache/stamps
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 
-.PHONY: run test check test-all bench docs lock clean setup system
+.PHONY: run test check test-all bench fuzz docs lock clean setup system
 
 setup: $(VENV)/.complete
 
@@ -56,8 +58,13 @@ test-all: setup
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py
+	$(BIN)/python tests/bench/streams.py
+	$(BIN)/python tests/bench/dataplane.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/speech.py
+
+fuzz: setup
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)
 
 docs: setup
 	$(BIN)/python scripts/generate_schema.py

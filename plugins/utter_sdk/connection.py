@@ -35,6 +35,7 @@ from utter_sdk.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from utter_protocol.framing import FramingError
     from utter_protocol.messages import Message, RequestId
     from utter_sdk.service import Service
 
@@ -141,6 +142,13 @@ class Connection:
             self._wire.send(body, fds)
         except OSError:
             self._service.broken(self)
+
+    def refuse(self, broken: FramingError) -> None:
+        """Answer a framing error, the last thing that is sent; the end inside a frame is none to answer."""
+        if broken.kind == "truncated":
+            return
+        error = RpcError(ErrorCode.INVALID_REQUEST, broken.message, {"framing": broken.kind})
+        self.send(error_body(None, error))
 
     def take(self, body: bytes) -> None:
         """Take a frame's body."""

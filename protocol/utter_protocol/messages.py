@@ -63,8 +63,10 @@ class ItemMessage(msgspec.Struct, gc=False):
 class _Members(msgspec.Struct):
     """Which members an envelope has, whatever is in them."""
 
+    jsonrpc: Raw | UnsetType = UNSET
     id: Raw | UnsetType = UNSET
     method: Raw | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
 
@@ -110,7 +112,7 @@ def decode_message(body: bytes) -> Message:
             raise _too_deep()
         message = _decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(body, str(error)) from None
+        message = _last_of_duplicates(body, str(error))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _no_json(body, error) from None
     if message.jsonrpc != "2.0":
@@ -123,6 +125,15 @@ def decode_message(body: bytes) -> Message:
     elif message.params is not UNSET and memoryview(message.params)[0] not in _STRUCTURED:
         raise _invalid(body, '"params" must be an object or an array')
     return message
+
+
+def _last_of_duplicates(body: bytes, why: str) -> Message:
+    """Return the envelope if all that is wrong in it is replaced by later members of the same names."""
+    try:
+        _check_syntax(body)
+        return _decode(encode(_decode_members(body)))
+    except msgspec.MsgspecError:
+        raise _invalid(body, why) from None
 
 
 def decode_item_message(body: bytes) -> ItemMessage | None:

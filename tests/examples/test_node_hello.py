@@ -16,6 +16,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import encode_frame
 from utter_protocol.manifest import load_manifest
 from utter_protocol.messages import decode_error, request_body
+from utter_sdk.conformance.plugin import Limits, Subject, check_plugin
 from utter_sdk.testing import PluginDiedError, PluginProcess
 
 if TYPE_CHECKING:
@@ -163,18 +164,35 @@ def test_junk_between_frames_is_skipped_and_logged(process: PluginProcess) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "kind", "why"),
     [
-        (b"x" * 70_000, "too many bytes that belong to no frame"),
-        (b"Content-Length: -1\r\n\r\n", "not exactly one Content-Length"),
-        (b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "not exactly one Content-Length"),
-        (b"Content-Type: text/plain\r\n\r\n", "not exactly one Content-Length"),
-        (b"Content-Length: 99999999\r\n\r\n", "a frame of 99999999 bytes is too large"),
-        (b"Content-Length: 1\r\n" + b"X: y\r\n" * 2000, "the header part of a frame is too long"),
+        (b"x" * 70_000, "junk_too_large", "too many bytes that belong to no frame"),
+        (b"\xef\xbb\xbfContent-Length: 1\r\n\r\n", "bom", "a byte order mark stands before a header"),
+        (b"Content-Length: -1\r\n\r\n", "bad_length", "not a length: -1"),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "conflicting_length", "two Content-Length headers differ"),
+        (b"Content-Type: text/plain\r\n\r\n", "missing_length", "a header part without Content-Length"),
+        (b"Content-Length: 1\r\nno colon\r\n\r\n", "malformed_header", "not a header line: no colon"),
+        (b"Content-Length: 1\r\na b: c\r\n\r\n", "malformed_header", "not a header line: a b: c"),
+        (
+            b"Content-Type: text/plain; charset=latin1\r\nContent-Length: 1\r\n\r\n",
+            "bad_content_type",
+            "the charset must be utf-8, not latin1",
+        ),
+        (b"Content-Length: 99999999\r\n\r\n", "frame_too_large", "a frame of 99999999 bytes is too large"),
+        (
+            b"Content-Length: 1\r\n" + b"X: y\r\n" * 2000,
+            "header_too_large",
+            "the header part of a frame is too long",
+        ),
     ],
 )
-def test_what_cannot_be_repaired_ends_it(process: PluginProcess, data: bytes, why: str) -> None:
+def test_what_cannot_be_repaired_ends_it(process: PluginProcess, data: bytes, kind: str, why: str) -> None:
     process.write(data)
+    answer = process.unmatched()
+    assert answer.id is None
+    assert isinstance(answer.error, msgspec.Raw)
+    error = decode_error(answer.error)
+    assert (error.code, error.data) == (ErrorCode.INVALID_REQUEST, {"framing": kind})
     assert process.wait() == 1
     assert process.stderr == f"the runner broke the framing: {why}\n"
 
@@ -188,7 +206,7 @@ def test_frames_that_are_no_requests(process: PluginProcess) -> None:
         (b"null", (None, ErrorCode.INVALID_REQUEST)),
         (b'{"jsonrpc":"2.0","id":1.5,"method":"plugin.health"}', (None, ErrorCode.INVALID_REQUEST)),
         (b'{"jsonrpc":"1.0","id":"a","method":"plugin.health"}', ("a", ErrorCode.INVALID_REQUEST)),
-        (b'{"jsonrpc":"2.0","id":"a","method":"plugin.health","params":[]}', ("a", ErrorCode.INVALID_REQUEST)),
+        (b'{"jsonrpc":"2.0","id":"a","method":"plugin.health","params":[]}', ("a", ErrorCode.INVALID_PARAMS)),
     ):
         assert refused(process, encode_frame(body)) == expected
     process.notify("router.unknown", {})
@@ -245,3 +263,10 @@ def test_the_file_needs_no_packages() -> None:
     assert "import " not in source
     assert "require(" not in source
     subprocess.run(["node", "--check", str(HERE / "node-hello.mjs")], check=True, timeout=30)
+
+
+def test_it_keeps_to_the_protocol() -> None:
+    report = check_plugin(Subject.from_manifest(HERE), Limits(answer=30))
+    # JavaScript rounds integers beyond 2^53, so such an id is refused; no runner counts that far.
+    assert [one.check.id for one in report.outcomes if one.verdict == "fails"] == ["messages.ids-64bit"], report.text()
+    assert report.ok

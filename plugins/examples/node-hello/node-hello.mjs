@@ -6,6 +6,8 @@
 const MAX_HEADER = 8 * 1024;
 const MAX_JUNK = 64 * 1024;
 const MAX_FRAME = 16 * 1024 * 1024;
+const MAX_DEPTH = 256;
+const MAX_ID = 1024;
 
 const PARSE_ERROR = -32700;
 const INVALID_REQUEST = -32600;
@@ -94,41 +96,70 @@ class RpcError extends Error {
 }
 
 const running = new Map(); // id -> AbortController of a request that is not answered yet
+let greeted = false; // protocol.hello has been answered
 
 async function receive(body) {
   let message;
   try {
     // `fatal` refuses bytes that are not UTF-8; `ignoreBOM` keeps a byte order mark, which JSON.parse then refuses.
-    message = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body));
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body);
+    if (depth(text) > MAX_DEPTH) throw new Error(`more than ${MAX_DEPTH} levels`);
+    message = JSON.parse(text);
   } catch (error) {
     return answerError(null, new RpcError(PARSE_ERROR, `not JSON in UTF-8: ${error.message}`));
   }
-  const { jsonrpc, id, method, params = {} } = message ?? {};
-  const hasId = Number.isInteger(id) || typeof id === "string";
-  const isObject = typeof params === "object" && params !== null && !Array.isArray(params);
-  if (jsonrpc !== "2.0" || typeof method !== "string" || !isObject || (id !== undefined && !hasId)) {
-    return answerError(hasId ? id : null, new RpcError(INVALID_REQUEST, "not a JSON-RPC 2.0 request with named params"));
+  const { jsonrpc, id, method, params = {}, result, error } = message ?? {};
+  // Integers beyond 2^53 cannot be given back: JavaScript rounds them.
+  const hasId = Number.isSafeInteger(id) || (typeof id === "string" && [...id].length <= MAX_ID);
+  if (jsonrpc !== "2.0" || (method === undefined ? result === error : typeof method !== "string")) {
+    return answerError(hasId ? id : null, new RpcError(INVALID_REQUEST, "not a JSON-RPC 2.0 message"));
   }
+  if (method === undefined) return; // an answer, and this plugin asks nothing
   if (id === undefined) {
-    if (method === "$/cancel") running.get(params.id)?.abort();
+    if (method === "$/cancel") running.get(params?.id)?.abort();
     return; // other notifications are not for us
   }
+  if (!hasId) return answerError(null, new RpcError(INVALID_REQUEST, "not an id that can be given back"));
   if (running.has(id)) {
     return answerError(id, new RpcError(INVALID_REQUEST, "a request with this id is not answered yet", { field: "id" }));
   }
   const controller = new AbortController();
   running.set(id, controller);
   try {
+    if (!greeted && !method.startsWith("plugin.") && method !== "protocol.hello") {
+      throw new RpcError(INVALID_REQUEST, "protocol.hello comes first");
+    }
     if (!Object.hasOwn(methods, method)) {
       throw new RpcError(METHOD_NOT_FOUND, `node-hello has no method ${method}`, { method });
     }
+    if (typeof params !== "object" || params === null || Array.isArray(params)) {
+      throw new RpcError(INVALID_PARAMS, "params must be an object");
+    }
     const result = await methods[method](params, controller.signal);
+    greeted ||= method === "protocol.hello";
     send({ jsonrpc: "2.0", id, result });
   } catch (error) {
     answerError(id, error);
   } finally {
     running.delete(id);
   }
+}
+
+// How deep arrays and objects nest in a JSON text.
+function depth(text) {
+  let now = 0;
+  let most = 0;
+  let inString = false;
+  for (let at = 0; at < text.length; at++) {
+    const char = text[at];
+    if (inString) {
+      if (char === "\\") at++;
+      else inString = char !== '"';
+    } else if (char === '"') inString = true;
+    else if (char === "[" || char === "{") most = Math.max(most, ++now);
+    else if (char === "]" || char === "}") now--;
+  }
+  return most;
 }
 
 function answerError(id, error) {
@@ -175,28 +206,56 @@ class FrameReader {
   }
 }
 
+// The position in the stream is lost. `kind` is the name that PROTOCOL.md gives to what happened.
+class FramingError extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.kind = kind;
+  }
+}
+
 // Returns where a header starts and ends and how long its body is, or null if it is not complete yet.
 function readHeader(bytes) {
   // Header parts are ASCII; latin1 keeps one character for each byte.
   const text = bytes.toString("latin1", 0, MAX_JUNK + MAX_HEADER);
   const start = text.search(/content-(length|type)[ \t]*:/i);
-  if (start > MAX_JUNK || (start < 0 && text.length > MAX_JUNK)) throw new Error("too many bytes that belong to no frame");
+  if (start > MAX_JUNK || (start < 0 && text.length > MAX_JUNK)) {
+    throw new FramingError("junk_too_large", "too many bytes that belong to no frame");
+  }
   if (start < 0) return null;
+  if (text.slice(0, start).endsWith("\u00ef\u00bb\u00bf")) {
+    throw new FramingError("bom", "a byte order mark stands before a header");
+  }
   const header = text.slice(start, start + MAX_HEADER);
   const blank = /\r?\n\r?\n/.exec(header);
   if (blank === null) {
-    if (header.length === MAX_HEADER) throw new Error("the header part of a frame is too long");
+    if (header.length === MAX_HEADER) throw new FramingError("header_too_large", "the header part of a frame is too long");
     return null;
   }
+  const length = readLength(header.slice(0, blank.index).split(/\r?\n/));
+  return { start, end: start + blank.index + blank[0].length, length };
+}
+
+function readLength(lines) {
   const lengths = new Set();
-  for (const line of header.slice(0, blank.index).split("\n")) {
-    const [name, value = ""] = line.split(/:(.*)/);
-    if (name.trim().toLowerCase() === "content-length") lengths.add(value.trim());
+  for (const line of lines) {
+    const [, name, value] = /^[ \t]*([^ \t:]+)[ \t]*:(.*)$/.exec(line) ?? [];
+    if (name === undefined) throw new FramingError("malformed_header", `not a header line: ${line.slice(0, 80)}`);
+    if (/^content-length$/i.test(name)) lengths.add(value.trim());
+    const charset = /^content-type$/i.test(name) ? /;[ \t]*charset[ \t]*=[ \t]*"?([^";]*)/i.exec(value) : null;
+    if (charset && !/^utf-?8$/i.test(charset[1].trim())) {
+      throw new FramingError("bad_content_type", `the charset must be utf-8, not ${charset[1].slice(0, 40)}`);
+    }
   }
-  const [length] = lengths;
-  if (lengths.size !== 1 || !/^[0-9]{1,15}$/.test(length)) throw new Error("not exactly one Content-Length");
-  if (Number(length) > MAX_FRAME) throw new Error(`a frame of ${length} bytes is too large`);
-  return { start, end: start + blank.index + blank[0].length, length: Number(length) };
+  if (lengths.size === 0) throw new FramingError("missing_length", "a header part without Content-Length");
+  for (const length of lengths) {
+    if (!/^[0-9]+$/.test(length)) throw new FramingError("bad_length", `not a length: ${length.slice(0, 40)}`);
+  }
+  const numbers = new Set([...lengths].map(Number));
+  if (numbers.size > 1) throw new FramingError("conflicting_length", "two Content-Length headers differ");
+  const [length] = numbers;
+  if (length > MAX_FRAME) throw new FramingError("frame_too_large", `a frame of ${length} bytes is too large`);
+  return length;
 }
 
 // ---- The process ----------------------------------------------------------------------------------------------------
@@ -213,8 +272,11 @@ process.stdin.on("data", (chunk) => {
   try {
     for (const body of reader.push(chunk)) receive(body);
   } catch (error) {
+    if (!(error instanceof FramingError)) throw error;
     console.error(`the runner broke the framing: ${error.message}`);
-    process.exit(1);
+    answerError(null, new RpcError(INVALID_REQUEST, error.message, { framing: error.kind }));
+    process.stdin.pause();
+    process.stdout.end(() => process.exit(1));
   }
 });
 process.stdin.on("end", () => process.exit(0)); // the runner wants us gone

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Level = Literal["must", "should"]
 Verdict = Literal["holds", "fails", "skipped"]
+LineKind = Literal["fails", "warning", "skipped", "evidence", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class Outcome:
         return found
 
 
+_DOCUMENT = "PROTOCOL.md"
+
+
 class CheckFailed(Exception):
     """Raised by a check's function: what was asked for does not hold. Its attributes are those of `Outcome`."""
 
@@ -109,17 +113,53 @@ class Report:
         """The outcomes of a level that do not hold."""
         return tuple(one for one in self.outcomes if one.verdict == "fails" and one.check.level == level)
 
-    def document(self) -> dict[str, Any]:
-        """The report as an object for JSON: `{subject, ok, counts, checks}`."""
-        counts = {
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many checks hold, fail, are warnings (a `should` that does not hold), and do not apply (`skipped`)."""
+        return {
             "holds": sum(one.verdict == "holds" for one in self.outcomes),
             "fails": len(self.broken("must")),
             "warnings": len(self.broken("should")),
             "skipped": sum(one.verdict == "skipped" for one in self.outcomes),
         }
+
+    def document(self) -> dict[str, Any]:
+        """The report as an object for JSON: `{subject, ok, counts, checks}`."""
         return {
             "subject": self.subject,
             "ok": self.ok,
-            "counts": counts,
+            "counts": self.counts,
             "checks": [one.document() for one in self.outcomes],
         }
+
+    def lines(self) -> list[tuple[LineKind, str]]:
+        """The report for people: what does not hold with what was sent and what came, what does not apply, the counts.
+
+        What came from the program may hold control characters where it is part of a `detail`.
+        """
+        found: list[tuple[LineKind, str]] = []
+        for level, word in (("must", "fails"), ("should", "warning")):
+            for one in self.broken("must" if level == "must" else "should"):
+                found.append(("fails" if word == "fails" else "warning", f"{word}  {one.check.id}: {one.check.title}"))
+                found += (("evidence", line) for line in _evidence(one))
+        reasons: dict[str, list[str]] = {}
+        for one in self.outcomes:
+            if one.verdict == "skipped":
+                reasons.setdefault(one.detail, []).append(one.check.id)
+        found += (("skipped", f"not looked at  {why} ({', '.join(ids)})") for why, ids in reasons.items())
+        words = {"holds": "hold", "fails": "fail", "warnings": "warnings", "skipped": "not looked at"}
+        counts = ", ".join(f"{count} {words[name]}" for name, count in self.counts.items())
+        return [*found, ("summary", f"{self.subject}: {counts}")]
+
+    def text(self) -> str:
+        """`lines` as one text, such as for the message of an assertion."""
+        return "\n".join(line for _, line in self.lines())
+
+
+def _evidence(outcome: Outcome) -> list[str]:
+    lines = [f"    {outcome.detail}", f'    see       {_DOCUMENT}, "{outcome.check.section}"']
+    if outcome.expected:
+        lines.append(f"    expected  {outcome.expected}")
+    for name, entries in (("sent", outcome.sent), ("came", outcome.got)):
+        lines += (f"    {name if n == 0 else '':8}  {entry}" for n, entry in enumerate(entries))
+    return lines

@@ -1,0 +1,353 @@
+"""One running plugin as its runner sees it, friendly or not: requests, answers, and everything that is wrong with them.
+
+Rules here: what was sent and what came is kept for the report; which ids are open is known here alone; faults are kept,
+and judged by the checks that are about them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from utter_protocol.errors import RpcError
+from utter_sdk.conformance.channel import Channel, PluginEndedError
+from utter_sdk.conformance.desk import Desk
+from utter_sdk.conformance.report import CheckFailed
+from utter_sdk.conformance.wire import (
+    MISSING,
+    Fault,
+    Message,
+    Reader,
+    dumps,
+    frame,
+    key_of,
+    notification,
+    read_message,
+    request,
+    shown,
+)
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+
+    from utter_sdk.conformance.channel import Limits
+    from utter_sdk.conformance.launch import Subject
+
+_SHOWN_ID = 60
+
+
+class Link:
+    """A plugin that was started; use it as a context manager, which ends it.
+
+    Args:
+        subject: what to start.
+        limits: how long to wait.
+
+    Attributes:
+        transcript: what was sent (`>`), what came (`<`), and what else happened (`-`), in order.
+        faults: what the plugin wrote and must not write, and nobody has taken yet.
+        messages: everything that it sent and that is a message, in order.
+        greeted: whether the answer to `hello` has come.
+        strangers: how many answers came that no open request has.
+        tainted: set by whoever has left the plugin in a state that is no use to others.
+
+    Raises:
+        LaunchError: it cannot be started.
+        CheckFailed: it did not connect, or listen.
+    """
+
+    def __init__(self, subject: Subject, limits: Limits) -> None:
+        self.transcript: list[tuple[Literal[">", "<", "-"], str]] = []
+        self.faults: list[Fault] = []
+        self.messages: list[Message] = []
+        self.greeted = False
+        self.strangers = 0
+        self.tainted = False
+        self._limits = limits
+        self._desk = Desk()
+        self._reader = Reader()
+        self._next_id = 0
+        self._hello = ""
+        self._heard: list[Message] = []
+        self._asked: Counter[str] = Counter()
+        self._may_answer: set[str] = set()
+        self._answers: dict[str, deque[Message]] = {}
+        self._closed = False
+        self._channel = Channel(subject, limits, self._receive)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- What is sent
+
+    def send(self, data: bytes, note: str = "") -> None:
+        """Write bytes as they are. A plugin that does not read them, or is gone, is found out by the next wait."""
+        self.transcript.append((">", note or shown(data)))
+        self._channel.write(data)
+
+    def pieces(self, *parts: bytes) -> None:
+        """Write bytes in pieces, each after the one before it was read."""
+        for part in parts:
+            self.send(part)
+            self._channel.settle()
+
+    def body(self, data: bytes, note: str = "") -> None:
+        """Send a body in a frame."""
+        self.transcript.append((">", note or shown(data)))
+        self._channel.write(frame(data))
+
+    def request(self, method: str, params: Any = MISSING, request_id: Any = MISSING) -> Any:
+        """Send a request and return its id; without `request_id` the next number."""
+        request_id = self.next_id() if request_id is MISSING else request_id
+        self.expect(request_id)
+        self.body(request(request_id, method, params))
+        return request_id
+
+    def requests(self, calls: list[tuple[str, Any]], note: str = "") -> list[int]:
+        """Send requests in one write and return their ids."""
+        ids = [self.next_id() for _ in calls]
+        self.expect(*ids)
+        bodies = [request(one, method, params) for one, (method, params) in zip(ids, calls, strict=True)]
+        self.transcript += ((">", text) for text in ([note] if note else map(shown, bodies)))
+        self._channel.write(b"".join(map(frame, bodies)))
+        return ids
+
+    def hello(self, params: Any) -> Any:
+        """Send `protocol.hello` and return its id; until it is answered the plugin has to be silent."""
+        request_id = self.next_id()
+        self._hello = key_of(request_id)
+        return self.request("protocol.hello", params, request_id)
+
+    def notify(self, method: str, params: Any = MISSING) -> None:
+        """Send a notification."""
+        self.body(notification(method, params))
+
+    def next_id(self) -> int:
+        """An id that was not used yet."""
+        self._next_id += 1
+        return self._next_id
+
+    def expect(self, *request_ids: Any) -> None:
+        """Say that an answer with each of these ids is due; None for one whose id is null."""
+        self._asked.update(map(key_of, request_ids))
+
+    def allow(self, *request_ids: Any) -> None:
+        """Say that an answer with one of these ids is no fault, whether it comes or not."""
+        self._may_answer.update(map(key_of, request_ids))
+
+    def pause(self) -> None:
+        """Read nothing of what the plugin writes, until `resume`."""
+        self._channel.reading = False
+
+    def resume(self) -> None:
+        """Read again."""
+        self._channel.reading = True
+
+    # ---- What comes
+
+    def call(self, method: str, params: Any = MISSING) -> Message:
+        """Send a request and return its answer, which may be an error.
+
+        Raises:
+            CheckFailed: no answer came.
+        """
+        return self.answer(self.request(method, params), method)
+
+    def answer(self, request_id: Any, what: str = "", seconds: float | None = None) -> Message:
+        """Wait for an answer.
+
+        Raises:
+            CheckFailed: none came.
+        """
+        key = key_of(request_id)
+        named = f"id {key}" if len(key) <= _SHOWN_ID else f"an id of {len(key) - 2} characters"
+        self.wait(lambda: key in self._answers, f"an answer to {what or 'the request'} ({named})", seconds)
+        return self._pop(key)
+
+    def answered(self, request_id: Any) -> bool:
+        """Whether an answer with this id has come and was not taken yet."""
+        return key_of(request_id) in self._answers
+
+    def take(self, request_id: Any) -> Message | None:
+        """Return an answer that has come already."""
+        return self._pop(key_of(request_id)) if self.answered(request_id) else None
+
+    def forget(self, *request_ids: Any) -> None:
+        """Put away answers that have come and that nobody took."""
+        for request_id in request_ids:
+            self._answers.pop(key_of(request_id), None)
+
+    def barrier(self) -> None:
+        """Wait until the plugin has answered a request that was sent after everything before.
+
+        Raises:
+            CheckFailed: it does not answer any more.
+        """
+        self.call("plugin.health", {})
+
+    def unanswered(self, begin: int, what: str) -> None:
+        """Go on only if nothing but two barriers was answered since there were `begin` messages.
+
+        Raises:
+            CheckFailed: something was, or it does not answer any more.
+        """
+        self.barrier()
+        self.barrier()
+        if sum(one.is_answer for one in self.messages[begin:]) > 2:  # noqa: PLR2004 - the barriers
+            raise CheckFailed(f"{what} was answered", expected="no answer")
+
+    def quiet(self) -> None:
+        """Read for as long as nothing should come."""
+        self._channel.pump(lambda: False, self._limits.quiet)
+
+    def wait(self, found: Callable[[], bool], what: str, seconds: float | None = None) -> None:
+        """Read until `found()`.
+
+        Raises:
+            CheckFailed: it did not become true in time, or cannot any more.
+        """
+        limit = self._limits.answer if seconds is None else seconds
+        if self._channel.pump(lambda: found() or self._channel.output_ended, limit) and found():
+            return
+        expected = f"{what} within {limit:g} s"
+        if self._channel.output_ended:
+            raise PluginEndedError(f"{what} did not come: {self._channel.ending()}", expected=expected)
+        raise CheckFailed(f"{what} did not come in {limit:g} s", expected=expected)
+
+    def take_faults(self) -> list[Fault]:
+        """The faults since the last call."""
+        taken, self.faults = self.faults, []
+        return taken
+
+    def take_heard(self) -> list[Message]:
+        """The requests and notifications of the plugin since the last call."""
+        taken, self._heard = self._heard, []
+        return taken
+
+    @property
+    def pid(self) -> int:
+        """The plugin's process, and its group."""
+        return self._channel.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the plugin still has its end of the wire open."""
+        self._channel.pump(lambda: False, 0)
+        return not self._channel.output_ended
+
+    @property
+    def socket_mode(self) -> int:
+        """The permission bits of the socket that the plugin made."""
+        return self._channel.socket_mode
+
+    # ---- The end
+
+    def end_input(self) -> None:
+        """End the plugin's input as the runner does."""
+        self.transcript.append(("-", "the end of its input"))
+        self._channel.end_input()
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal to the plugin's process."""
+        self.transcript.append(("-", number.name))
+        self._channel.signal(number)
+
+    def wait_end(self, seconds: float | None = None) -> int | None:
+        """Read until the process has ended and everything that it wrote was read; return its exit code.
+
+        Raises:
+            CheckFailed: it goes on running.
+        """
+        limit = self._limits.end if seconds is None else seconds
+        if not self._channel.pump(lambda: self._channel.exited, limit):
+            raise CheckFailed(f"the process still runs {limit:g} s later", expected=f"an end within {limit:g} s")
+        # A descendant may hold stdout open for ever; what the process wrote is there by now.
+        self._channel.drain()
+        code = self._channel.exit_code()
+        self.transcript.append(("-", f"it ended with exit code {code}"))
+        return code
+
+    def wait_closed(self, but_for: Any) -> None:
+        """Read until the plugin has closed its end of the wire, or has ended.
+
+        Raises:
+            CheckFailed: neither, or it answered the request with the id `but_for`, so it goes on.
+        """
+        channel, expected, seconds = self._channel, "the end of the connection", self._limits.answer
+        if not channel.pump(lambda: channel.output_ended or channel.exited or self.answered(but_for), seconds):
+            raise CheckFailed(f"it keeps the connection open {seconds:g} s later", expected=expected)
+        if self.answered(but_for):
+            raise CheckFailed("it goes on and answers the next request", expected=expected)
+
+    def outlived(self) -> list[str]:
+        """The names of the processes that the plugin, which has ended, has left behind."""
+        return self._channel.outlived()
+
+    def close(self) -> None:
+        """End the plugin by all means, and look at what came until then."""
+        if not self._closed:
+            self._closed = True
+            self._channel.close()
+            self.faults += self._reader.end()
+
+    # ---- Below
+
+    def _pop(self, key: str) -> Message:
+        waiting = self._answers[key]
+        message = waiting.popleft()
+        if not waiting:
+            del self._answers[key]
+        return message
+
+    def _receive(self, data: bytes) -> None:
+        for found in self._reader.feed(data):
+            if isinstance(found, Fault):
+                self.transcript.append(("<", found.text))
+                self.faults.append(found)
+                continue
+            self.transcript.append(("<", shown(found)))
+            message = read_message(found)
+            if isinstance(message, Fault):
+                self.faults.append(message)
+            else:
+                self._take(message)
+
+    def _take(self, message: Message) -> None:
+        self.messages.append(message)
+        if message.is_answer:
+            self._take_answer(message)
+            return
+        self._heard.append(message)
+        if not self.greeted:
+            self.faults.append(Fault("early", f"{message.method} was sent before protocol.hello was answered"))
+        if message.id is not MISSING:
+            self._serve(message)
+
+    def _take_answer(self, message: Message) -> None:
+        key = key_of(message.id)
+        self.greeted = self.greeted or key == self._hello
+        if self._asked[key] > 0:
+            self._asked[key] -= 1
+        elif key in self._may_answer:
+            self._may_answer.discard(key)
+        else:
+            self.strangers += 1
+            self.faults.append(Fault("answer", f"An answer with the id {key}, which no open request has"))
+        self._answers.setdefault(key, deque()).append(message)
+
+    def _serve(self, message: Message) -> None:
+        params = message.params if isinstance(message.params, dict) else {}
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id}
+        try:
+            reply["result"] = self._desk.answer(message.method, params)
+        except RpcError as error:
+            reply["error"] = {"code": int(error.code), "message": error.message}
+            if error.data is not None:
+                reply["error"]["data"] = error.data
+        body = dumps(reply)
+        self.transcript.append((">", shown(body)))
+        self._channel.queue(frame(body))

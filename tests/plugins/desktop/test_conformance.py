@@ -1,0 +1,21 @@
+"""The desktop plugin keeps to the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import utter_plugins.desktop
+from support.conformance import broken, check_shipped
+
+MANIFEST = Path(utter_plugins.desktop.__file__).parent / "utter-plugin.toml"
+
+
+def test_it_keeps_to_the_protocol(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "XDG_DATA_DIRS": str(tmp_path)}
+    report = check_shipped(MANIFEST, {**env, "DBUS_SESSION_BUS_ADDRESS": ""}, dry_run=True)
+    assert broken(report) == set(), report.text()
+    assert {one.check.id for one in report.outcomes if one.verdict == "holds"} >= {
+        "method.action.capabilities",
+        "method.action.invoke",
+        "describe.ops",
+    }

@@ -13,7 +13,6 @@ from utter_plugins.commands.teaching import Settings as CommandsSettings
 from utter_plugins.desktop.ops import Settings as DesktopSettings
 from utter_plugins.espeak.service import Settings as EspeakSettings
 from utter_plugins.llm.settings import Settings as LlmSettings
-from utter_plugins.llm.settings import Settings as LlmSettings
 from utter_plugins.whisper.plugin import Settings as WhisperSettings
 from utter_protocol.manifest import load_manifest
 from utter_protocol.settings import wrong_settings
@@ -22,7 +21,6 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
     "commands": CommandsSettings,
     "desktop": DesktopSettings,
     "espeak": EspeakSettings,
-    "llm": LlmSettings,
     "llm": LlmSettings,
     "whisper": WhisperSettings,
 }

@@ -65,7 +65,7 @@ class Relay:
         self._supervisor = supervisor
         self._window = window
         self._timeout = timeout
-        self._epochs: dict[str, PluginEpoch] = {}
+        self._epochs: dict[Instance, PluginEpoch] = {}
         self._offered: dict[str, tuple[str, ...]] = {}
 
     # ---- the subscriber's side
@@ -180,7 +180,7 @@ class Relay:
 
     def on_item(self, instance: Instance, method: str, item: StreamItem) -> None:
         """Pass an item of a stream on."""
-        epoch = self._epochs.get(instance.id)
+        epoch = self._epochs.get(instance)
         if epoch is not None and epoch.number == instance.epoch:
             subscription = epoch.streams.get(item.stream_id)
             if subscription is not None:
@@ -234,7 +234,7 @@ class Relay:
             if instance.handshake is not None:
                 self._offered[instance.id] = instance.handshake.streams
             return
-        epoch = self._epochs.pop(instance.id, None)
+        epoch = self._epochs.pop(instance, None)
         if epoch is None:
             return
         reason = f"{instance.id} went away: {instance.detail or instance.status}"
@@ -246,9 +246,9 @@ class Relay:
         epoch.fed.clear()
 
     def _epoch(self, instance: Instance) -> PluginEpoch:
-        epoch = self._epochs.get(instance.id)
+        epoch = self._epochs.get(instance)
         if epoch is None or epoch.number != instance.epoch:
-            epoch = self._epochs[instance.id] = PluginEpoch(instance)
+            epoch = self._epochs[instance] = PluginEpoch(instance)
         return epoch
 
 

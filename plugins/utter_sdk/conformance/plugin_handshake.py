@@ -137,9 +137,7 @@ def _manifest(lab: Lab) -> None:
     }
     for name, (written, said) in pairs.items():
         if written != said:
-            raise CheckFailed(
-                f"the manifest says {name} {written!r}, and the handshake {said!r}", expected="the same"
-            )
+            raise CheckFailed(f"the manifest says {name} {written!r}, and the handshake {said!r}", expected="the same")
 
 
 @HANDSHAKES.enter(

@@ -58,6 +58,8 @@ test-all: setup
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py
+	$(BIN)/python tests/bench/streams.py
+	$(BIN)/python tests/bench/dataplane.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/speech.py
 

@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from utter_protocol.framing import FramingError
@@ -45,6 +44,7 @@ class Server(Service):
         super().__init__(plugin, Lanes())
         self._endpoint: Endpoint | None = None
         self._wire: SocketWire | None = None
+        self._stopping = False
 
     def run(self) -> NoReturn:
         """Serve until there is no more runner to expect, then end the process."""
@@ -95,25 +95,40 @@ class Server(Service):
 
         hello = self.plugin.hello
         self._endpoint = endpoint = Endpoint(hello.plugin.name, cast("Transport", hello.transport), os.environ)
-        endpoint.take_over(partial(self.end, 0))
+        endpoint.take_over(self._input_ended)
         self._take_signals()
         while True:
             self._wire = wire = endpoint.next()
             self.connection = connection = Connection(self, wire)
+            if self._input_over():
+                wire.end_input()
             code = self._serve(connection)
             greeted = connection.greeted
             if endpoint.is_last(greeted=greeted):
                 return code
-            self.connection = None
+            self.connection = self._wire = None
             connection.end("the runner has gone")
+            if self._input_over():
+                return code
             wire.close()
             endpoint.over(greeted=greeted)
+
+    def _input_over(self) -> bool:
+        return self._stopping
+
+    def _input_ended(self) -> None:
+        """The runner has closed stdin: end, after what it sent before."""
+        self._stopping = True
+        if self._wire is None:
+            self.end(0)
+        self._wire.end_input()
 
     def _serve(self, connection: Connection) -> int:
         try:
             connection.serve()
         except FramingError as error:
             log(f"the runner broke the framing ({error.kind}): {error.message}")
+            connection.refuse(error)
             return 1
         except OSError as error:
             log(f"the connection to the runner broke: {error.strerror}")

@@ -91,7 +91,7 @@ class Service:
         except SystemExit as stop:
             self.end(exit_code(stop))
         except BaseException as error:  # noqa: BLE001 - a plugin's code may raise anything
-            self._fail_start(error)
+            self.fail_start(error)
 
     async def _run_hook_async(self, hook: Handler, settings: dict[str, Any]) -> None:
         try:
@@ -99,9 +99,10 @@ class Service:
         except SystemExit as stop:
             self.end(exit_code(stop))
         except BaseException as error:  # noqa: BLE001 - a plugin's code may raise anything
-            self._fail_start(error)
+            self.fail_start(error)
 
-    def _fail_start(self, error: BaseException) -> None:
+    def fail_start(self, error: BaseException) -> None:
+        """Take note that a start hook has raised."""
         why = error.message if isinstance(error, RpcError) else describe(error)
         self.start_failed = f"{self.plugin.hello.plugin.name} could not start: {why}"
         log(self.start_failed)

@@ -87,6 +87,11 @@ class SocketWire:
         with self._lock:
             self._socket.sendall(frame)
 
+    def end_input(self) -> None:
+        """Let `read` return what has arrived, and then the end; from any thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     def hang_up(self) -> None:
         """End both directions, so that whoever reads or sends returns; from any thread."""
         with suppress(OSError):
@@ -134,7 +139,7 @@ class Endpoint:
         """Point fd 1 at stderr; of a plugin that the runner started also fd 0 at nothing, and watch its end.
 
         Args:
-            on_end_of_input: called on a thread of its own when the runner closes stdin, which means: end.
+            on_end_of_input: called on a thread of its own when the runner closes stdin.
         """
         stdout_to_stderr()
         if not self.spawned:

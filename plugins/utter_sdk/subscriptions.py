@@ -15,7 +15,7 @@ import msgspec
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode, notification_body
-from utter_protocol.methods import SubscribeResult
+from utter_protocol.methods import StreamClosedParams, SubscribeResult
 from utter_sdk.calls import decode_nothing, waker
 from utter_sdk.handlers import Cancelled
 from utter_sdk.requests import current
@@ -38,13 +38,8 @@ class _Item(msgspec.Struct):
     data: msgspec.Raw
 
 
-class _Closed(msgspec.Struct):
-    stream_id: str
-    reason: str = ""
-
-
 _decode_item = msgspec.json.Decoder(_Item).decode
-_decode_closed = msgspec.json.Decoder(_Closed).decode
+_decode_closed = msgspec.json.Decoder(StreamClosedParams).decode
 _decode_opened = msgspec.json.Decoder(SubscribeResult).decode
 _decode_data = msgspec.json.Decoder().decode
 

@@ -124,8 +124,11 @@ class FrameDecoder:
         """
         length = self._body_length
         if length < 0:
-            length = self._fast_header()
-            if length < 0:
+            header = _FAST_HEADER(self._buffer, self._position)
+            if header is not None and not self._junk_here and header.end() - self._position <= self.max_header:
+                self._position = header.end()
+                length = int(header[1])
+            else:
                 length = self._guarded_header()
                 if length < 0:
                     return None
@@ -176,17 +179,6 @@ class FrameDecoder:
         self._position = self._searched = 0
         self._body_length = -1
         raise error
-
-    def _fast_header(self) -> int:
-        """Read the header nearly everyone writes; -1 leaves everything to the slow path."""
-        found = _FAST_HEADER(self._buffer, self._position)
-        if found is None or self._junk_here:
-            return -1
-        end = found.end()
-        if end - self._position > self.max_header:
-            return -1
-        self._position = end
-        return int(found[1])
 
     def _guarded_header(self) -> int:
         if self._error is not None:

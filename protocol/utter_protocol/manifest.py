@@ -24,7 +24,7 @@ from utter_protocol.toml_lines import Key, line_of, shown_key
 from utter_protocol.versions import PROTOCOL_PATTERN, oldest_accepted, parse_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MAX_FILE: Final = 64 * 1024
 """The largest manifest, in bytes."""
@@ -322,16 +322,25 @@ def _shown_value(value: Any) -> str:
     return shown
 
 
-def expand_entrypoint(manifest: Manifest, python: str, directory: str | os.PathLike[str]) -> list[str]:
+def expand_entrypoint(
+    manifest: Manifest, python: str, directory: str | os.PathLike[str], module_options: Sequence[str] = ()
+) -> list[str]:
     """The argument list that starts the plugin.
 
     `${PYTHON}` becomes `python`, wherever it occurs. A program that is given as a relative path (it has a slash) is
-    looked for in `directory`, where the manifest lies; one without a slash is left to the search path.
+    looked for in `directory`, where the manifest lies; one without a slash is left to the search path. A module always
+    lies in `directory`, and what is started is its host, with `module_options`.
     """
     program, *arguments = [argument.replace("${PYTHON}", python) for argument in manifest.entrypoint]
-    if "/" in program:
+    if "/" in program or manifest.runtime == "wasm":
         program = str(Path(directory).absolute() / program)
-    return [program, *arguments]
+    argv = [program, *arguments]
+    return module_command(python, argv, module_options) if manifest.runtime == "wasm" else argv
+
+
+def module_command(python: str, module: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """What starts the host of a module, given by its path and its arguments, in a process of its own."""
+    return [python, "-P", "-m", "utter_runner.wasm", *options, "--", *module]
 
 
 def unknown_permissions(permissions: list[str]) -> list[str]:

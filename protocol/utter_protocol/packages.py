@@ -63,8 +63,9 @@ def find_package(plugin: str, directories: Iterable[str | os.PathLike[str]]) -> 
             check_package(manifest)
             return Package(plugin, manifest, bundled=False)
     bundled = bundled_directory()
-    manifest = bundled / plugin / MANIFEST_NAME if bundled else Path()
-    return Package(plugin, manifest, bundled=True) if bundled and manifest.is_file() else None
+    if bundled and _is_there(bundled / plugin / MANIFEST_NAME):
+        return Package(plugin, bundled / plugin / MANIFEST_NAME, bundled=True)
+    return None
 
 
 def all_packages(directories: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, Package | PackageError]]:
@@ -84,14 +85,15 @@ def all_packages(directories: Iterable[str | os.PathLike[str]]) -> Iterator[tupl
 
 def _names(directory: Path) -> list[str]:
     try:
-        return [path.name for path in directory.iterdir() if (path / MANIFEST_NAME).is_file()]
+        return [path.name for path in directory.iterdir() if os.path.lexists(path / MANIFEST_NAME)]
     except OSError:
         return []
 
 
 def _is_there(manifest: Path) -> bool:
     try:
-        return stat.S_ISREG(manifest.stat().st_mode)
+        # A place that is closed to us is like one that is not there: nothing in it could be run either.
+        return os.access(manifest.parent.parent, os.X_OK) and stat.S_ISREG(manifest.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError) as error:

@@ -99,7 +99,7 @@ def test_an_item_is_a_notification_with_id_number_and_data(rig: Rig) -> None:
 def test_the_length_is_right_for_every_number(rig: Rig) -> None:
     reader = Reader(rig, Hub(queue=8, window=8))
     stream = reader.open()
-    numbers = [0, 9, 10, 99, 100, 10**9, 2**63 - 1]
+    numbers = [0, 9, 10, 99, 100, 10**9, 2**63 - 2, 2**63 - 1]
     for seq in numbers:
         stream.put(seq, b"%d" % seq)
     reader.read()

@@ -41,15 +41,16 @@ class Wire:
     def ready(self) -> bool:
         return self.room is None or self.room > 0
 
-    def send(self, stream: Stream, seq: int, item: Any) -> bool:
+    def send(self, stream: Stream, seq: int, item: Any) -> Any:
         assert stream is self.stream
-        assert self.ready(), "sent though nothing more is taken"
+        if not self.ready():
+            return "later"
         if len(item) > self.largest:
-            return False
+            return "too large"
         if self.room is not None:
             self.room -= 1
         self.sent.append((seq, bytes(item)))
-        return True
+        return "sent"
 
     def wait(self, stream: Stream) -> None:
         assert stream is self.stream
@@ -219,15 +220,41 @@ def test_what_is_offered_while_an_item_is_sent_comes_after_it() -> None:
     wire = Wire("lossy")
     plain = wire.send
 
-    def sends_and_offers(stream: Stream, seq: int, item: bytes) -> bool:
+    def sends_and_offers(stream: Stream, seq: int, item: bytes) -> Any:
         plain(stream, seq, item)
         if seq == 0:
             stream.offer(b"inner")
-        return True
+        return "sent"
 
     wire.send = sends_and_offers
     wire.stream.offer(b"outer")
     assert wire.sent == [(0, b"outer"), (1, b"inner")]
+
+
+@pytest.mark.parametrize("mode", ["lossy", "reliable"])
+def test_a_connection_that_breaks_while_a_held_item_is_sent_ends_the_stream_once(mode: str) -> None:
+    wire = Wire(mode, room=0)
+    wire.offer(0, 1, 2)
+    plain = wire.send
+
+    def breaks(stream: Stream, seq: int, item: bytes) -> Any:
+        plain(stream, seq, item)
+        stream.stop()
+        return "sent"
+
+    wire.send = breaks
+    wire.free(None)
+    assert (wire.seqs, wire.held, wire.stream.held, wire.ends, wire.left) == ([0], 0, 0, [None], 1)
+
+
+def test_a_wire_that_takes_nothing_after_all_keeps_the_item_in_its_place() -> None:
+    wire = Wire("reliable", room=0, window=4)
+    wire.offer(0, 1)
+    held = wire.held
+    assert wire.stream.send_next()
+    assert (wire.seqs, wire.held, wire.stream.held) == ([], held, 2)
+    wire.free(None)
+    assert wire.seqs == [0, 1]
 
 
 # ---- the end

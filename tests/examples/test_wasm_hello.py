@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.conformance import broken, check_shipped
 from support.daemon import Daemon
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, FramingError, encode_frame
@@ -280,6 +281,11 @@ def test_it_reads_messages_as_the_runner_does(process: PluginProcess) -> None:
         assert answers == ([] if wanted is None else [wanted])
 
     check()
+
+
+def test_it_keeps_to_the_protocol(tmp_path: Path) -> None:
+    report = check_shipped(HERE / "utter-plugin.toml", env={"HOME": str(tmp_path)})
+    assert broken(report) == set(), report.text()
 
 
 # ---- in the daemon

@@ -88,6 +88,16 @@ async def test_a_plugin_that_announces_nothing_is_asked_again_and_one_that_does_
     assert len(live.received) == 2
 
 
+async def test_an_answer_does_not_undo_what_was_announced_meanwhile() -> None:
+    one = fake_plugin("one", methods=["context.snapshot"], provides=["context.snapshot@1"])
+    cache = ContextCache(FakeSupervisor(one))
+    cache.admitted(one)
+    announce(cache, one, a="new", gone=None)
+    one.answer(one.received[0], {"a": "old", "gone": "old", "b": "told only here"})
+    context = await shown(cache)
+    assert {name: context[name] for name in context.keys() - {"meta"}} == {"a": "new", "b": "told only here"}
+
+
 async def test_fields_go_with_none_and_with_their_plugin() -> None:
     one, two = source("one", {"a": 1, "b": 2}), source("two", {"c": 3})
     cache = ContextCache(FakeSupervisor(one, two))

@@ -513,7 +513,7 @@ def test_a_flood_of_unknown_ids_is_remembered_up_to_a_bound() -> None:
     bed = Bed()
     for number in range(5000):
         bed.send(f"x{number}", 0)
-    assert len(bed.relay._epochs["source"].told) == 256
+    assert len(bed.relay._epochs[bed.plugin].told) == 256
     bed.send("x" * (MAX_STREAM_ID + 1), 0)
     assert len(bed.stopped()) == 5000
 

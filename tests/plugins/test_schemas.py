@@ -74,6 +74,10 @@ def schema(plugin: str) -> dict[str, Any]:
     return load_manifest(Path(utter_plugins.__path__[0], plugin, "utter-plugin.toml")).config_schema
 
 
+def test_no_shipped_plugin_is_left_out() -> None:
+    assert {path.parent.name for path in Path(utter_plugins.__path__[0]).glob("*/utter-plugin.toml")} == set(SETTINGS)
+
+
 @pytest.mark.parametrize("plugin", SETTINGS)
 def test_they_know_the_same_settings(plugin: str) -> None:
     assert set(schema(plugin)["properties"]) == set(SETTINGS[plugin].__struct_fields__)

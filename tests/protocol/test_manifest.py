@@ -269,6 +269,13 @@ def test_a_relative_directory_is_taken_from_the_working_directory(
     assert expand_entrypoint(found, "/py", "plugins/x") == [f"{tmp_path}/plugins/x/run"]
 
 
+def test_a_module_is_started_by_its_host(tmp_path: Path) -> None:
+    found = manifest(tmp_path, runtime='"wasm"', entrypoint='["x.wasm", "${PYTHON}"]')
+    host = ["/py", "-P", "-m", "utter_runner.wasm"]
+    assert expand_entrypoint(found, "/py", "/p") == [*host, "--", "/p/x.wasm", "/py"]
+    assert expand_entrypoint(found, "/py", "/p", ["--env", "A"]) == [*host, "--env", "A", "--", "/p/x.wasm", "/py"]
+
+
 # --- conditions
 
 

@@ -16,6 +16,8 @@ from utter_protocol.messages import (
     InvalidMessage,
     Message,
     decode_error,
+    decode_item,
+    decode_item_message,
     decode_message,
     encode,
     error_body,
@@ -405,3 +407,76 @@ def test_error_data_that_is_no_object_is_wrapped() -> None:
 def test_an_error_that_is_no_json_says_so(message: str, data: dict[str, Any] | None) -> None:
     with pytest.raises((TypeError, ValueError)):
         error_body(1, RpcError(1, message, data))
+
+
+# ---- items of streams
+
+
+def item(params: str, rest: str = "") -> bytes:
+    return envelope(f'"method":"tick","params":{params}{rest}')
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        (item('{"stream_id":"s","seq":7,"data":{"a":[1.50,"\\u0041"]}}'), b'{"a":[1.50,"\\u0041"]}'),
+        (item('{"data":null,"seq":7,"extra":{"seq":1},"stream_id":"s"}'), b"null"),
+        (item('{"stream_id":"x","stream_id":"s","seq":1,"seq":7,"data":0,"data":1}'), b"1"),
+        (b'{"params": {"data": 1, "seq": 7, "stream_id": "s"}, "method": "tick", "jsonrpc": "2.0"}', b"1"),
+        (item('{"stream_id":"s","seq":7,"data":"\u00e4"}'), '"\u00e4"'.encode()),
+    ],
+)
+def test_an_item_is_read_in_one_pass_as_in_two(body: bytes, data: bytes) -> None:
+    message = decode_item_message(body)
+    assert message is not None
+    assert (message.method, message.params.stream_id, message.params.seq, bytes(message.params.data)) == (
+        "tick", "s", 7, data,
+    )  # fmt: skip
+    envelope = decode_message(body)
+    assert isinstance(envelope.params, Raw)
+    assert decode_item(envelope.params) == message.params
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        item('{"stream_id":"s","seq":7,"data":1}', ',"id":1'),
+        item('{"stream_id":"s","seq":7,"data":1}', ',"id":null'),
+        item('{"stream_id":"s","seq":7}'),
+        item('{"stream_id":"s","data":1}'),
+        item('{"stream_id":"s","seq":-1,"data":1}'),
+        item('{"stream_id":"s","seq":7.5,"data":1}'),
+        item('{"stream_id":"s","seq":9223372036854775808,"data":1}'),
+        item('{"stream_id":5,"seq":7,"data":1}'),
+        item('["stream_id"]'),
+        item('{"session":"s","text":"stream_id"}'),
+        envelope('"id":1,"result":{"stream_id":"s"}'),
+        b'{"method":"tick","params":{"stream_id":"s","seq":7,"data":1}}',
+        b'{"jsonrpc":"1.0","method":"tick","params":{"stream_id":"s","seq":7,"data":1}}',
+        item('{"stream_id":"s","seq":7,"data":' + "[" * 256 + "]" * 256 + "}"),
+        item('{"stream_id":"s","seq":7,"data":NaN}'),
+        item('{"stream_id":"s","seq":7,"data":1')[:-1],
+        item('{"stream_id":"s","seq":7,"data":"?"}').replace(b"?", b"\xff"),
+        item('{"stream_id":"s","seq":7,"data":"?"}').replace(b"?", b"\xed\xa0\x80"),
+        b"",
+    ],
+)
+def test_what_is_not_an_item_for_certain_is_left_to_the_envelope(body: bytes) -> None:
+    assert decode_item_message(body) is None
+
+
+def test_an_item_whose_id_comes_late_is_left_to_the_envelope() -> None:
+    params = '{"seq":7,"data":"' + "x" * 1000 + '","stream_id":"s"}'
+    assert decode_item_message(item(params)) is None
+    late = decode_item(Raw(params.encode()))
+    assert late is not None
+    assert (late.stream_id, late.seq) == ("s", 7)
+
+
+@EXAMPLES
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_no_bytes_make_an_item_that_the_envelope_refuses(before: bytes, after: bytes) -> None:
+    body = b'{"jsonrpc":"2.0","method":"tick",' + before + b'"params":{"stream_id":"s",' + after + b"}}"
+    found = decode_item_message(body)
+    if found is not None:
+        assert decode_message(body).method == found.method

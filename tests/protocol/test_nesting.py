@@ -62,3 +62,16 @@ def test_depth_is_carried_over_long_documents() -> None:
 def test_what_is_no_json_is_judged_without_an_error(body: bytes) -> None:
     nests_too_deep(body)
     nests_too_deep(b"[" * MAX_DEPTH + body)
+
+
+@given(JSON, st.integers(0, MAX_DEPTH + 5), st.integers(1000, 1100))
+def test_length_does_not_matter(value: Any, levels: int, length: int) -> None:
+    """Short documents are counted, long ones searched: both ways say the same."""
+    padded = ["x" * length, wrapped(value, levels)]
+    assert nests_too_deep(json.dumps(padded).encode()) == (depth(padded) > MAX_DEPTH)
+
+
+@pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
+@pytest.mark.parametrize("count", [15, 16, 17, 18, MAX_DEPTH, MAX_DEPTH + 1])
+def test_few_brackets_are_never_deep_and_many_are_looked_at(bracket: bytes, count: int) -> None:
+    assert nests_too_deep(b" " * 2000 + bracket * count) == (count > MAX_DEPTH)

@@ -92,6 +92,26 @@ def test_what_only_looks_like_a_package_is_none(tmp_path: Path) -> None:
     assert {name for name, _ in all_packages([tmp_path])} == {name for name, _ in all_packages([])}
 
 
+def test_what_is_there_and_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(PackageError, match=f"{tmp_path}/loop/{MANIFEST_NAME} cannot be reached: Too many levels"):
+        find_package("loop", [tmp_path])
+
+
+def test_a_place_that_cannot_be_looked_into_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package(tmp_path / "closed" / "espeak")
+    (tmp_path / "closed").chmod(0)
+    places = [tmp_path / ("x" * 300), tmp_path / "closed"]
+    if os.geteuid() == 0:
+        # Nothing is closed to root.
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "closed" and access(path, mode))
+    found = find_package("espeak", places)
+    assert found is not None
+    assert found.bundled
+    (tmp_path / "closed").chmod(0o700)
+
+
 def test_all_are_those_that_would_be_found(tmp_path: Path) -> None:
     package(tmp_path / "1" / "timer")
     package(tmp_path / "2" / "timer")

@@ -12,8 +12,10 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from utter_protocol import ABI, PROTOCOL, contracts, framing, host, kinds, methods, nesting
+from utter_protocol import ABI, PROTOCOL, blobs, contracts, framing, host, kinds, methods, nesting
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
+from utter_protocol.contracts import RUNNER_STREAMS
+from utter_protocol.descriptors import MAX_FDS_PER_MESSAGE
 from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import FrameDecoder, FramingError
 from utter_protocol.json_schema import MAX_SCHEMA_BYTES
@@ -22,7 +24,14 @@ from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.config import RunnerConfig, VoiceConfig
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
+from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER
+from utter_runner.dataplane.service import MAX_CARRIED
+from utter_runner.dataplane.streams import RELIABLE_HOLD
+from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_FIELD_BYTES, MAX_FIELDS
+from utter_runner.host.relay import MAX_REASON
+from utter_runner.host.upstream import MAX_STREAM_ID
+from utter_runner.rpc import descriptors
 from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
@@ -57,6 +66,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stt.start": (methods.SttStartParams, NOTHING),
     "stt.feed": (methods.SttFeedParams, None),
     "stt.partial": (kinds.SttPartial, None),
+    "audio.level": (item(methods.AudioLevel), None),
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
     "stt.final": (kinds.SttResult, None),
@@ -101,11 +111,27 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stream.subscribe": (methods.SubscribeParams, methods.SubscribeResult),
     "stream.ack": (methods.StreamAckParams, NOTHING),
     "stream.stop": (methods.StreamStopParams, NOTHING),
-    "stream.closed": (NOTHING, None),
+    "stream.closed": (methods.StreamClosedParams, None),
+    "example.ticks": (methods.StreamData, None),
+    "handle.create": (blobs.HandleCreateParams, blobs.HandleInfo),
+    "handle.fetch": (blobs.HandleParams, blobs.HandleData),
+    "handle.stat": (blobs.HandleParams, blobs.HandleInfo),
+    "handle.retain": (blobs.HandleParams, NOTHING),
+    "handle.release": (blobs.HandleParams, NOTHING),
+    "handle.grant": (blobs.HandleGrantParams, NOTHING),
+    "fd.pass": (blobs.FdPassParams, NOTHING),
     "$/cancel": (NOTHING, None),
 }
+# What the items of the runner's own streams are.
+ITEMS = {"audio.level": methods.AudioLevel, "stt.partial": kinds.SttPartial, "stt.final": kinds.SttResult}
+# By kind: the `meta` of `fd.pass`, and its result.
+PASSED: dict[str, tuple[Any, Any]] = {
+    "handle": (blobs.FdHandleMeta, NOTHING),
+    "memfd": (blobs.FdMemfdMeta, blobs.FdMemfdResult),
+    "memfd.ring": (blobs.FdRingMeta, blobs.FdRingResult),
+}
 # In the document only, until a release implements them; and one that an example calls because it does not exist.
-SPECIFIED = {"handle.create", "handle.fetch", "router.replan"}
+SPECIFIED = {"router.replan"}
 
 
 class Example(NamedTuple):
@@ -175,6 +201,10 @@ HEADINGS = re.findall(r"(?m)^#+ (.*)$", TEXT)
 # --- the examples
 
 
+# Announcements of plugins that the runner passes on as streams of its own.
+STREAMED = {"stt.partial": item(kinds.SttPartial), "stt.final": item(kinds.SttResult)}
+
+
 def method_of(message: Any) -> str:
     """Which entry of PAYLOADS a request or notification belongs to."""
     method: str = message["method"]
@@ -200,6 +230,8 @@ def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
             if message.id in invalid:
                 with pytest.raises(msgspec.ValidationError):
                     decode(value["params"], PAYLOADS[method][0])
+            elif method in STREAMED and "stream_id" in value["params"]:
+                decode(value["params"], STREAMED[method])
             elif method in PAYLOADS:
                 decode(value.get("params", {}), PAYLOADS[method][0])
         elif message.error is not UNSET:
@@ -211,6 +243,23 @@ def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
             if method in PAYLOADS:
                 assert PAYLOADS[method][1] is not None, f"{method} has no answer"
                 decode(value["result"], PAYLOADS[method][1])
+
+
+def test_every_kind_of_descriptor_has_an_example_that_decodes() -> None:
+    results = {value["id"]: value["result"] for value in MESSAGES if "result" in value}
+    shown = set()
+    for message in MESSAGES:
+        if message.get("method") == "fd.pass" and message["id"] in results:
+            meta, result = PASSED[message["params"]["kind"]]
+            decode(message["params"]["meta"], meta)
+            decode(results[message["id"]], result)
+            shown.add(message["params"]["kind"])
+    assert shown == PASSED.keys() == {row[0].strip("`") for row in rows("### fd.pass")}
+
+
+def test_the_ends_that_descriptors_make_are_those_of_the_code() -> None:
+    named = set(re.findall(r'"descriptors": "(\w+)"', inspect.getsource(descriptors)))
+    assert {row[0].strip("`") for row in rows("### Descriptors and frames")} == named
 
 
 def test_every_request_of_an_example_is_answered_in_it() -> None:
@@ -227,7 +276,7 @@ def test_every_method_has_an_example() -> None:
 def test_every_payload_struct_belongs_to_a_method() -> None:
     """A Struct that is added to methods.py must appear here, and so in the document."""
     used: set[type] = set()
-    todo = [type_ for pair in PAYLOADS.values() for type_ in pair]
+    todo = [type_ for pair in (*PAYLOADS.values(), *PASSED.values()) for type_ in pair] + [*ITEMS.values()]
     while todo:
         type_ = todo.pop()
         if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
@@ -238,7 +287,7 @@ def test_every_payload_struct_belongs_to_a_method() -> None:
             todo += getattr(type_, "__args__", ())
     defined = {
         value
-        for module in (methods, kinds, host)
+        for module in (methods, kinds, host, blobs)
         for value in vars(module).values()
         if inspect.isclass(value) and value.__module__ == module.__name__
     }
@@ -248,12 +297,21 @@ def test_every_payload_struct_belongs_to_a_method() -> None:
 def test_every_method_and_every_field_is_described() -> None:
     prose = re.sub(r"(?ms)^```.*?^```$", "", TEXT)
     words = set(re.findall(r"[A-Za-z_0-9]+", " ".join(re.findall(r"`[^`]+`", prose))))
-    for method, pair in PAYLOADS.items():
+    for method, pair in (PAYLOADS | PASSED).items():
         assert method in prose
         for type_ in pair:
             if inspect.isclass(type_) and issubclass(type_, msgspec.Struct):
                 fields = {field.encode_name for field in msgspec.structs.fields(type_)}
                 assert fields - words == set(), f"{method}: {type_.__name__}"
+
+
+def test_the_table_of_the_runners_own_streams_is_that_of_the_code() -> None:
+    assert {row[0].strip("`"): row[1] for row in rows("### The runner's own streams")} == RUNNER_STREAMS
+    for method, type_ in ITEMS.items():
+        data = [one["params"]["data"] for one in MESSAGES if one.get("method") == method and "data" in one["params"]]
+        assert data, method
+        for one in data:
+            decode(one, type_)
 
 
 def test_the_frame_is_a_frame() -> None:
@@ -384,6 +442,10 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],
+        "items behind the window, of a reliable stream that is not asked for": [RELIABLE_HOLD],
+        "characters of a stream id that a plugin makes": [MAX_STREAM_ID],
+        "characters of a reason in a plugin's `stream.closed`": [MAX_REASON],
         "capabilities in one list": [MAX_DECLARED],
         "characters of a capability": [MAX_LENGTH],
         "manifest": [MAX_FILE],
@@ -398,6 +460,12 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "schema of the settings": [MAX_SCHEMA_BYTES],
         "memory of a module, in MiB": [wasm.DEFAULT_MEMORY_MIB],
         "stack of a module": [wasm.MAX_STACK],
+        "data inline (`max_inline`)": [blobs.MAX_INLINE],
+        "characters of the name of a part of a scope": [blobs.MAX_PART],
+        "handles that one message takes along": [MAX_CARRIED],
+        "descriptors on a frame to the runner (`max_fds_per_message`)": [MAX_FDS_PER_MESSAGE],
+        "descriptors under way, per peer and direction (`max_unread_fds`)": [descriptors.MAX_UNREAD_FDS],
+        "readers of the audio ring that are woken (`max_ring_wakers`)": [MAX_WAKERS],
         "module": [wasm.MAX_MODULE],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}

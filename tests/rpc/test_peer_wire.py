@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from support.rpc_tools import Kind, Rig
-    from utter_protocol.messages import RequestId
+    from utter_protocol.messages import RequestId, StreamItem
     from utter_runner.rpc.peer import Peer
 
 
@@ -252,3 +252,39 @@ async def test_an_end_inside_a_frame_is_the_reason_where_nobody_does(rig: Rig, k
     rig.settle()
     assert handler.closed == ["the stream ended 1 bytes into a body of 100 bytes"]
     assert handler.junk == [b"hm\n"]
+
+
+# ---- items of streams
+
+
+async def test_items_go_to_whoever_takes_them_and_the_rest_to_the_handler(rig: Rig, kind: Kind) -> None:
+    peer, handler, remote = rig.peer(kind)
+    taken: list[tuple[str, str, int, bytes]] = []
+
+    def take(method: str, one: StreamItem) -> None:
+        taken.append((method, one.stream_id, one.seq, bytes(one.data)))
+
+    item = {"method": "tick", "params": {"stream_id": "s", "seq": 0, "data": {"n": 1}}}
+    late = {"method": "tick", "params": {"data": "x" * 1000, "seq": 1, "stream_id": "s"}}
+    remote.send(item)
+    rig.settle()
+    peer.on_item = take
+    remote.send(item, late, {"method": "other", "params": {}}, {"id": 1, **item})
+    rig.settle()
+    assert taken == [("tick", "s", 0, b'{"n": 1}')]
+    assert [method for method, _ in handler.notifications] == ["tick", "tick", "other"]
+    assert [number for number, _, _ in handler.requests] == [1]
+
+
+async def test_an_item_that_cannot_be_taken_costs_nobody_else(rig: Rig) -> None:
+    peer, handler, remote = rig.peer()
+
+    def refuse(_method: str, _one: StreamItem) -> None:
+        raise RuntimeError("a defect")
+
+    peer.on_item = refuse
+    remote.send({"method": "tick", "params": {"stream_id": "s", "seq": 0, "data": 1}}, ask(1))
+    rig.settle()
+    assert [one["id"] for one in remote.receive()] == [1]
+    assert handler.notifications == []
+    rig.errors_expected = 1

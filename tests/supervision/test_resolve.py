@@ -199,7 +199,7 @@ def test_a_module_is_run_by_a_host_of_its_own(tmp_path: Path) -> None:
     assert resolve(entry(manifest=directory, cwd="/srv"), []).argv == spec.argv
     # It sees the variables that the config names and no others; their values are not for everybody to read.
     config = entry(manifest=directory, env={"A": "1", "B": "2"}, pass_env=["LANG", "A"], memory_mib=64)
-    given = ("--memory-mib", "64", "--env", "A", "--env", "B", "--env", "LANG", "--")
+    given = ("--env", "A", "--env", "B", "--env", "LANG", "--memory-mib", "64", "--")
     assert resolve(config, []).argv == (*HOST, *given, f"{directory}/timer.wasm", "-v")
     # The config may say all of it.
     config = entry(runtime="wasm", entrypoint=["x.wasm"], cwd=str(tmp_path))
@@ -228,6 +228,16 @@ def test_without_wasmtime_the_extra_is_named(tmp_path: Path, monkeypatch: pytest
 def test_memory_is_bounded_where_it_can_be(tmp_path: Path) -> None:
     directory = str(package(tmp_path / "timer"))
     assert "memory_mib" in refusal(entry(manifest=directory, memory_mib=64))
+
+
+@pytest.mark.parametrize("transport", ["connect", "listen"])
+def test_other_transports_have_a_socket(tmp_path: Path, transport: Any) -> None:
+    directory = str(package(tmp_path / "timer", transport=f'"{transport}"'))
+    for config in (entry(manifest=directory), entry(transport=transport, entrypoint=["x"])):
+        spec = resolve(config, [], environ={"XDG_RUNTIME_DIR": str(tmp_path)})
+        assert (spec.transport, spec.socket_path) == (transport, str(tmp_path / "utter" / "plugins" / "timer.sock"))
+    spec = resolve(entry(manifest=directory, transport="stdio"), [])
+    assert (spec.transport, spec.socket_path) == ("stdio", "")
 
 
 def test_conditions_of_the_manifest_are_all_named(tmp_path: Path) -> None:

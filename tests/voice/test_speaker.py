@@ -113,6 +113,15 @@ async def test_what_a_plugin_streams_is_played_as_it_comes() -> None:
     assert (bed.output.drained, bed.output.open_now) == (1, 0)
 
 
+async def test_where_the_runner_cannot_play_the_plugin_is_asked_to() -> None:
+    plugin = streaming()
+    plugin.answers["tts.speak"] = {"spoken": True, "duration_ms": 12}
+    bed = Bed(plugin)
+    bed.output.installed = False
+    assert (await bed.speaker.speak("Tea.")).duration_ms == 12
+    assert bed.streams.opened == []
+
+
 async def test_nothing_is_acknowledged_before_the_loudspeaker_took_it() -> None:
     bed = Bed(streaming())
     bed.output.full = True

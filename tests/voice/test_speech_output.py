@@ -79,6 +79,23 @@ async def test_an_old_pw_play_is_passed_over(tmp_path: Path, program: Callable[[
     assert "-t raw" in (tmp_path / "args").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "script", "ready"),
+    [
+        ("aplay", "exit 0", True),
+        ("paplay", "exit 0", True),
+        ("pw-play", PW_PLAY.format(":"), True),
+        ("pw-play", "exit 1", False),
+        ("other", "exit 0", False),
+    ],
+)
+async def test_it_is_ready_where_something_can_play(
+    program: Callable[[str, str], None], name: str, script: str, ready: bool
+) -> None:
+    program(name, script)
+    assert await PlayerOutput().ready() is ready
+
+
 async def test_no_player_is_an_error_that_names_them(program: Callable[[str, str], None]) -> None:
     with pytest.raises(RpcError) as error:
         async with PlayerOutput().open(SHORT):

@@ -17,6 +17,7 @@
   (global $MAX_HEADER i32 (i32.const 8192))
   (global $MAX_JUNK i32 (i32.const 65536))
   (global $MAX_FRAME i64 (i64.const 16777216))
+  (global $MAX_ID i32 (i32.const 1024))
 
   ;; ---- What this plugin says ----------------------------------------------------------------------------------------
   ;; Texts end with a zero. What stands between two of them is never read.
@@ -612,12 +613,13 @@
 
   (global $greeted (mut i32) (i32.const 0))
 
-  ;; How long the id at `at` is, as it is written; 0 if it is none: a string, or a whole number of 64 bits.
+  ;; How long the id at `at` is, as it is written; 0 if it is none: a short string, or a whole number of 64 bits.
   (func $id_length (param $at i32) (result i32)
     (local $from i32) (local $value i64) (local $size i32)
     (local.set $size (i32.sub (call $behind (local.get $at)) (local.get $at)))
     (if (i32.eq (call $byte (local.get $at)) (i32.const 34))
-      (then (return (select (local.get $size) (i32.const 0) (i32.le_u (local.get $size) (i32.const 16384))))))
+      (then (return (select (local.get $size) (i32.const 0)
+        (i32.le_u (call $characters (local.get $at)) (global.get $MAX_ID))))))
     (global.set $p (local.get $at))
     (drop (call $take (i32.const 45)))
     (local.set $from (global.get $p))

@@ -64,7 +64,7 @@ class Llm:
             # For the requests that are waiting already.
             self._failed = RpcError(ErrorCode.PLUGIN_FAILED, f"The settings of the plugin llm: {error}.")
             raise self._failed from None
-        self._settings = settings
+        self._failed, self._settings = None, settings
         if settings.base_url.startswith("http:") and not is_local(settings.base_url):
             self._plugin.log(f"What is asked travels to {settings.base_url} unencrypted; https would hide it.")
 

@@ -72,6 +72,9 @@ class Outcome:
         return found
 
 
+_DOCUMENT = "PROTOCOL.md"
+
+
 class CheckFailed(Exception):
     """Raised by a check's function: what was asked for does not hold. Its attributes are those of `Outcome`."""
 
@@ -154,7 +157,7 @@ class Report:
 
 
 def _evidence(outcome: Outcome) -> list[str]:
-    lines = [f"    {outcome.detail}", f'    see       PROTOCOL.md, "{outcome.check.section}"']
+    lines = [f"    {outcome.detail}", f'    see       {_DOCUMENT}, "{outcome.check.section}"']
     if outcome.expected:
         lines.append(f"    expected  {outcome.expected}")
     for name, entries in (("sent", outcome.sent), ("came", outcome.got)):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from utter_protocol.framing import MAX_FRAME
 from utter_protocol.messages import decode_message
 from utter_protocol.methods import HealthResult
-from utter_sdk.connection import Connection
+from utter_sdk.connection import Connection, exit_code
 from utter_sdk.service import Service
 from utter_sdk.stdio import FrameTooLargeError
 from utter_sdk.testing.parts import PluginDiedError
@@ -113,8 +113,8 @@ class PluginHarness(RunnerEnd):
         while not over.expired and self.exit_code is None:
             self._run(lanes, f"the end of {seconds:g} s")
         lanes.now = max(lanes.now, over.end)
-        self._drain()
-        self._raise_mistake()
+        if self.exit_code is None:
+            self.settle()
 
     def settle(self) -> None:
         """Let everything run that can without that time passes: until every handler has ended or waits.
@@ -144,9 +144,12 @@ class PluginHarness(RunnerEnd):
         if self._connection is None or self.exit_code is not None:
             raise self._died("nothing can be sent")
         self._wire.descriptors.extend(os.dup(fd) for fd in fds)
-        # A handler on this thread has ended the process, as `_Service.end` has noted.
-        with suppress(SystemExit):
+        try:
             self._connection.take(body)
+        except SystemExit as stop:
+            # A handler on this thread ends the process.
+            if self.exit_code is None:
+                self.ended(exit_code(stop))
         self._connection.drop_unwanted_descriptors()
 
     def wait_for(self, find: Callable[[], T | None], timeout: float | None, what: str) -> T:
@@ -194,6 +197,8 @@ class PluginHarness(RunnerEnd):
             return
         if self._connection is not None:
             self._connection.end("the runner has gone")
+        if self._service is not None:
+            self._service.over = True
         left = lanes.close(self._timeout)
         self._plugin.served_by = None
         if left:
@@ -257,12 +262,18 @@ class _Service(Service):
 
     def __init__(self, plugin: Plugin, lanes: VirtualLanes, harness: PluginHarness) -> None:
         super().__init__(plugin, lanes)
+        self.over = False
         self._harness = harness
 
     def end(self, code: int) -> NoReturn:
         """Note that the plugin would have ended; whoever called it goes no further."""
         self._harness.ended(code)
         raise SystemExit(code)
+
+    def fail_start(self, error: BaseException) -> None:
+        """Take note as usual, but not that the end of the test has cancelled a hook."""
+        if not self.over:
+            super().fail_start(error)
 
     def broken(self, connection: Connection) -> None:
         """Never happens: there is no wire that could break."""

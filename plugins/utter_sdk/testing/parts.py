@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from utter_protocol.errors import RpcError
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import SubscribeParams
     from utter_sdk.testing.runner_end import RunnerEnd
 
 Mode = Literal["lossy", "reliable"]
@@ -222,12 +221,12 @@ class OfferedStream:
             self._next_seq.pop(stream_id, None)
             self._end.notify("stream.closed", {"stream_id": stream_id, "reason": reason})
 
-    def opened(self, params: SubscribeParams) -> SubscribeResult:
+    def opened(self, asked: dict[str, Any]) -> SubscribeResult:
         """Answer `stream.subscribe`. For `RunnerEnd`."""
         stream_id = os.urandom(8).hex()
-        self.params.append(params.params)
+        self.params.append(asked.get("params", {}))
         self._next_seq[stream_id] = 0
-        return SubscribeResult(stream_id=stream_id, mode=params.mode or self._mode)
+        return SubscribeResult(stream_id=stream_id, mode=asked.get("mode") or self._mode)
 
     def take(self, method: str, params: dict[str, Any]) -> None:
         """Take `stream.ack` or `stream.stop`. For `RunnerEnd`."""

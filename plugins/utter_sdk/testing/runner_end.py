@@ -29,8 +29,8 @@ from utter_protocol.methods import (
     HealthResult,
     HelloParams,
     HelloResult,
+    StreamClosedParams,
     StreamData,
-    SubscribeParams,
     SubscribeResult,
 )
 from utter_sdk.testing.parts import Asked, Mode, OfferedStream, Passing, Pending, PluginStream
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
 
 T = TypeVar("T")
-
-
-class _Closed(msgspec.Struct):
-    stream_id: str
-    reason: str = ""
 
 
 class _CancelParams(msgspec.Struct):
@@ -232,7 +227,8 @@ class RunnerEnd:
             elif message.method == "stream.ack":
                 self._tell_offers("stream.ack", params)
             elif message.method == "stream.closed":
-                self._streams[msgspec.convert(params, _Closed).stream_id].reason = params.get("reason", "")
+                closed = msgspec.convert(params, StreamClosedParams)
+                self._streams[closed.stream_id].reason = closed.reason
             else:
                 item = msgspec.convert(params, StreamData)
                 self._streams[item.stream_id].items.append(item)
@@ -259,7 +255,7 @@ class RunnerEnd:
 
     def _serve(self, method: str, params: dict[str, Any]) -> Any:
         if method == "stream.subscribe" and params.get("method") in self._offers:
-            return self._offers[params["method"]].opened(msgspec.convert(params, SubscribeParams))
+            return self._offers[params["method"]].opened(params)
         handler = self._host.get(method)
         if handler is not None:
             return handler(params)

@@ -175,14 +175,24 @@ class VirtualLanes(Lanes):
         busy = [worker.name for worker in self._workers if worker.is_busy(self.now)]
         if busy or self.loop.in_executors:
             return self._wait(select, left, f"still runs: {', '.join(busy) or 'a function in an executor'}")
+        real = open_fds > _OWN_DESCRIPTORS or _waits_for_a_program()
+        # What ended just now has told the loop before it ended.
+        ready = select(0)
+        if ready:
+            return ready
         if self._rest == "all":
             self.loop.stop()
             return []
+        return self._let_time_pass(timeout, select, left, real=real)
+
+    def _let_time_pass(
+        self, timeout: float | None, select: Callable[[float | None], list[Any]], left: float, *, real: bool
+    ) -> list[Any]:
         deadlines = [worker.waits[2] for worker in self._workers if worker.waits and worker.waits[2] is not None]
         if timeout is not None:
             deadlines.append(self.now + timeout)
         next_timer = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        if open_fds > _OWN_DESCRIPTORS:
+        if real:
             return self._wait_for_real(select, left, next_timer)
         if next_timer is not None:
             if left <= 0:
@@ -300,6 +310,11 @@ class _Selector(selectors.DefaultSelector):
         if ready or (timeout is not None and timeout <= 0):
             return ready
         return self._lanes.idle(timeout, super().select, len(self.get_map()))
+
+
+def _waits_for_a_program() -> bool:
+    # Before Python 3.12 asyncio has a thread wait for each program; later there is a descriptor.
+    return any("waitpid-" in thread.name for thread in threading.enumerate())
 
 
 def _nothing() -> None:

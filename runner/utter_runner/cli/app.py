@@ -7,20 +7,20 @@ that it reads the same in a pipe and on a narrow terminal.
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command, of_explanation
-from utter_runner.cli.guard import guard, say
+from utter_runner.cli.guard import say
+from utter_runner.cli.options import Json, Socket, TokenFile, fetch
+from utter_runner.cli.options import guarded as _guarded
+from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.text import document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from utter_sdk.client import Client
 
 # The runner bounds each step (60 s at most) and each confirmation; this bounds a runner that says nothing at all.
@@ -31,19 +31,6 @@ _EXITS = (
     "Exit codes: 0 done; 1 the action failed or was not understood; 2 wrong usage; 3 blocked by policy or not "
     "confirmed; 4 the runner or a plugin is unavailable."
 )
-_P = ParamSpec("_P")
-
-Socket = Annotated[
-    str | None,
-    typer.Option("--socket", envvar="UTTER_SOCKET", metavar="PATH", help="The runner's socket."),
-]
-TokenFile = Annotated[
-    str | None,
-    typer.Option(
-        "--token-file", envvar="UTTER_TOKEN_FILE", metavar="PATH", help="A file with the token of the runner."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Provenance(StrEnum):
@@ -74,6 +61,7 @@ app = typer.Typer(
 )
 policy = typer.Typer(help="Ask what the policy decides.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(policy, name="policy")
+app.add_typer(plugins, name="plugins")
 
 
 def run(arguments: list[str]) -> int:
@@ -83,21 +71,6 @@ def run(arguments: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.DONE
     return Exit.DONE
-
-
-def _guarded(body: Callable[_P, Exit]) -> Callable[_P, None]:
-    """A typer command out of a function that returns an `Exit` and has an option `as_json`."""
-
-    @wraps(body)
-    def command(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        raise typer.Exit(guard(lambda: body(*args, **kwargs), as_json=bool(kwargs["as_json"])))
-
-    return command
-
-
-def _fetch(method: str, target: Target) -> dict[str, Any]:
-    with target.connect() as client:
-        return dict(client.call(method, {}, CALL_TIMEOUT_S))
 
 
 @app.command("say")
@@ -179,27 +152,13 @@ def ptt(
 @_guarded
 def status(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
     """Show what the runner is doing, and what is wrong with it."""
-    answer = _fetch("runner.status", Target(socket, token_file))
+    answer = fetch("runner.status", Target(socket, token_file))
     if as_json:
         print(document(answer))
     else:
         from utter_runner.cli.render import console, print_status  # noqa: PLC0415 - rich only for people
 
         print_status(console(), answer)
-    return Exit.DONE
-
-
-@app.command()
-@_guarded
-def plugins(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
-    """List the plugins and how they are."""
-    answer = _fetch("runner.plugins", Target(socket, token_file))
-    if as_json:
-        print(document(answer))
-    else:
-        from utter_runner.cli.render import console, print_plugins  # noqa: PLC0415 - rich only for people
-
-        print_plugins(console(), answer.get("plugins", ()))
     return Exit.DONE
 
 
@@ -258,7 +217,7 @@ def explain(
 @_guarded
 def conformance(
     target: Annotated[
-        list[str] | None, typer.Argument(metavar="(MANIFEST | -- COMMAND...)", help="The plugin, or how it is started.")
+        list[str] | None, typer.Argument(metavar="PLUGIN...", help="A manifest, or -- and a command.")
     ] = None,
     *,
     runner: Annotated[str | None, typer.Option("--runner", metavar="SOCKET", help="Check a runner instead.")] = None,
@@ -279,6 +238,7 @@ def conformance(
     with_side_effects: Annotated[
         bool, typer.Option("--with-side-effects", help="Also speak, draw, press keys and carry out ops.")
     ] = False,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> Exit:
     """Check whether a plugin, or a runner, keeps to the protocol.
@@ -289,10 +249,6 @@ def conformance(
     """
     from utter_runner.cli import conformance as kit  # noqa: PLC0415 - only this command needs it
 
-    if runner is not None:
-        if target:
-            raise UsageError("Name a plugin or a runner, not both.")
-        return kit.check_runner(runner, timeout=timeout, as_json=as_json)
     wanted = kit.Wanted(
         target or (),
         timeout,
@@ -303,7 +259,11 @@ def conformance(
         only or (),
         with_side_effects,
     )
-    return kit.check_plugin(wanted, as_json=as_json)
+    if runner is None:
+        return kit.check_plugin(wanted, as_json=as_json)
+    if target:
+        raise UsageError("Name a plugin or a runner, not both.")
+    return kit.check_runner(runner, token_file, wanted, as_json=as_json)
 
 
 @app.command()
@@ -334,7 +294,7 @@ def speak(
 @_guarded
 def hush(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
     """End what is being spoken."""
-    answer = _fetch("runner.hush", Target(socket, token_file))
+    answer = fetch("runner.hush", Target(socket, token_file))
     if as_json:
         print(document(answer))
     return Exit.DONE
@@ -373,7 +333,7 @@ def version(as_json: Json = False, socket: Socket = None, token_file: TokenFile 
 
     own = {"utter": installed("utter-runner"), "protocol": PROTOCOL, "abi": ABI}
     try:
-        found = _fetch("runner.status", Target(socket, token_file))
+        found = fetch("runner.status", Target(socket, token_file))
     except RunnerUnavailable:
         runner = None
     else:

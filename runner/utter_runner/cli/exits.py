@@ -92,3 +92,8 @@ def of_session(report: Mapping[str, Any]) -> Exit:
 def of_explanation(explanation: Mapping[str, Any]) -> Exit:
     """The exit code for what `policy.explain` answers: a denial is told by the code too, so that scripts can ask."""
     return Exit.BLOCKED if explanation.get("decision") == "deny" else Exit.DONE
+
+
+def of_validation(answer: Mapping[str, Any]) -> Exit:
+    """The exit code for what `runner.validate_plugin` answers."""
+    return Exit.DONE if answer.get("ok") else Exit.UNAVAILABLE

@@ -159,6 +159,27 @@ class HandleStore:
             self._books.unreserve(scope, content.size)
         return self._commit(scope, name_of(sha256, part), content.size, temporary)
 
+    async def create_decoded(self, scope: Scope, decode: Callable[[], tuple[str, Content]]) -> HandleInfo:
+        """Store what `decode` returns, a part and content that came in a message, on a thread. Raises as `create`.
+
+        A message is bounded, so that the quotas are looked at when its content is known.
+        """
+        await self.wait_ready()
+
+        def write() -> tuple[str, int, Path]:
+            part, content = decode()
+            self.check_size(content.size)
+            temporary, sha256 = self._files.write(content, trio.from_thread.check_cancelled)
+            return name_of(sha256, part), content.size, temporary
+
+        name, size, temporary = await self._in_thread(write)
+        try:
+            self._books.check(scope, size, granted=False)
+        except RpcError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return self._commit(scope, name, size, temporary)
+
     def create_now(self, scope: Scope, part: str, content: Bytes) -> HandleInfo:
         """Store at most a page; the store must be `ready`. Raises as `create`."""
         name = name_of(digest_of(content), part)
@@ -173,7 +194,7 @@ class HandleStore:
 
     def _commit(self, scope: Scope, name: str, size: int, temporary: Path) -> HandleInfo:
         """Enter what has been written. What somebody holds already is not kept twice."""
-        known = scope.holds.get(name)
+        known, placed = scope.holds.get(name), False
         try:
             if scope.gone:
                 raise RpcError(ErrorCode.CANCELLED, "the connection is gone")
@@ -181,10 +202,12 @@ class HandleStore:
                 twin = self._books.verified(name[:64])
                 if twin is None or not self._link(twin, scope.directory / name):
                     self._files.place(temporary, scope.directory / name)
+                    placed = True
         except OSError as error:
             raise store_failed(error) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            if not placed:
+                temporary.unlink(missing_ok=True)
         if known is None:
             known = Hold(scope, name, size, granted=False, verified=True)
             self._books.enter(known)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_runner.dataplane.streams import Sent
     from utter_runner.rpc.peer import Peer
 
 MAX_STREAMS_PER_PEER = 64
@@ -125,16 +126,15 @@ class _Subscriber:
             encode(stream.id),
         )
 
-    def ready(self) -> bool:
-        return self._channel.queued < _PEER_BACKLOG
-
-    def send(self, stream: Stream, seq: int, item: bytes | Raw) -> bool:
+    def send(self, stream: Stream, seq: int, item: bytes | Raw) -> Sent:
+        if self._channel.queued >= _PEER_BACKLOG:
+            return "later"
         head = b'%b%d,"data":' % (stream.head, seq)
         size = len(head) + len(item) + 2
         if size > self._max_frame:
-            return False
+            return "too large"
         self._write(b"Content-Length: %d\r\n\r\n%b%b}}" % (size, head, item))
-        return True
+        return "sent"
 
     def wait(self, stream: Stream) -> None:
         if stream not in self._in_line:

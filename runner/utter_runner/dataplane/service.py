@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 MAX_CARRIED = 64
 """How many handles one message takes along."""
 
+# Params that may hold a page in base64.
+_SHORT = PAGE * 3 // 2
 _find_scheme = re.compile(b"handle://").search
 
 
@@ -198,9 +200,10 @@ class DataPlane:
 
     def _create(self, request: _Request) -> None:
         scope = request.caller.scope
-        if len(request.params) > PAGE and not request.peer.descriptors_waiting:
+        if len(request.params) > _SHORT and not request.peer.descriptors_waiting:
             # Decoding takes the loop's time, too.
-            self._later(request, "handle.create", partial(self._create_large, scope, request.params))
+            decode = partial(_decoded, request.params)
+            self._later(request, "handle.create", partial(self._store.create_decoded, scope, decode))
             return
         params = _create_params(request.params)
         if params.fd:
@@ -211,16 +214,6 @@ class DataPlane:
             request.peer.reply_object(request.id, self._store.create_now(scope, params.scope, content))
         else:
             self._later(request, "handle.create", partial(self._store.create, scope, params.scope, content))
-
-    async def _create_large(self, scope: Scope, raw: Raw) -> HandleInfo:
-        def decode() -> tuple[str, Content]:
-            params = _create_params(raw)
-            if params.fd:
-                raise _no_descriptor()
-            return params.scope, _content(params.size, params.data, params.data_b64)
-
-        part, content = await trio.to_thread.run_sync(decode)
-        return await self._store.create(scope, part, content)
 
     def _create_from_descriptor(self, request: _Request, part: str) -> None:
         peer, scope = request.peer, request.caller.scope
@@ -328,7 +321,7 @@ class DataPlane:
         self._pass_later(request, open_blob)
 
     def _pass_memfd(self, request: _Request, meta: Raw) -> None:
-        if len(meta) > PAGE:
+        if len(meta) > _SHORT:
             self._pass_later(request, partial(trio.to_thread.run_sync, partial(self._filled_memfd, meta)))
             return
         result, fds = self._filled_memfd(meta)
@@ -398,6 +391,13 @@ def _create_params(raw: Raw) -> HandleCreateParams:
     params = decode_params(raw, HandleCreateParams)
     _only(params, "data_b64", "data", "size", "fd")
     return params
+
+
+def _decoded(raw: Raw) -> tuple[str, Content]:
+    params = _create_params(raw)
+    if params.fd:
+        raise _no_descriptor()
+    return params.scope, _content(params.size, params.data, params.data_b64)
 
 
 def _content(size: int | UnsetType, data: str | UnsetType, data_b64: str | UnsetType) -> Content:

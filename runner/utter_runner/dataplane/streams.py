@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["lossy", "reliable"]
 State: TypeAlias = Literal["open", "ending", "closed"]
 Event: TypeAlias = Literal["finish", "drained", "give_up", "stop"]
+Sent: TypeAlias = Literal["sent", "later", "too large"]
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     ("open", "finish"): "ending",
@@ -33,6 +34,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     ("closed", "stop"): "closed",
 }
 
+_ENDLESS = 1 << 64
 RELIABLE_HOLD = 4096
 """How many items a reliable stream holds behind its window."""
 
@@ -44,14 +46,11 @@ class Wire(Protocol):
     """Bytes that all its streams hold."""
     max_held: int
 
-    def ready(self) -> bool:
-        """Whether it takes more right now."""
-
-    def send(self, stream: Stream, seq: int, item: bytes | Raw) -> bool:
-        """Put an item on the wire; False when it is too large for it."""
+    def send(self, stream: Stream, seq: int, item: bytes | Raw) -> Sent:
+        """Put an item on the wire, if it takes more right now."""
 
     def wait(self, stream: Stream) -> None:
-        """Call `stream.send_next` when it takes more; called again while it waits."""
+        """Call `stream.send_next` when it takes more. May be called while it waits already."""
 
     def over(self, stream: Stream, reason: str | None) -> None:
         """The stream is closed; with a reason, the subscriber is to be told."""
@@ -103,7 +102,7 @@ class Stream:
         """Told once when the stream is closed, whoever closed it."""
         self._wire = wire
         self._limit = queue if mode == "lossy" else RELIABLE_HOLD
-        self._window = window if mode == "reliable" else 1 << 63
+        self._window = window if mode == "reliable" else _ENDLESS
         self._held: deque[tuple[int, bytes]] = deque()
         self._offered = -1
         self._sent = -1
@@ -126,11 +125,17 @@ class Stream:
         if self.state != "open":
             return
         self._offered = seq
-        if self._held or self._sent - self._acked >= self._window or not self._wire.ready():
+        if self._held or self._sent - self._acked >= self._window:
             self._hold(seq, item)
             return
-        self._sent = seq
-        if not self._wire.send(self, seq, item):
+        before, self._sent = self._sent, seq
+        sent = self._wire.send(self, seq, item)
+        if sent == "sent":
+            return
+        if sent == "later":
+            self._sent = before
+            self._hold(seq, item)
+        else:
             self._cannot(len(item))
 
     def finish(self, reason: str) -> None:
@@ -153,14 +158,21 @@ class Stream:
                 self._wire.wait(self)
 
     def send_next(self) -> bool:
-        """Send one held item, if the credit allows; whether there is another one to send."""
+        """Send one held item, if credit and wire allow; whether there is another one to send."""
         held = self._held
         if not held or self._sent - self._acked >= self._window:
             return False
+        # Out of the queue before it is sent: sending may find the connection gone, and end this stream.
         seq, item = held.popleft()
         self._wire.held -= len(item)
-        self._sent = seq
-        if not self._wire.send(self, seq, item):
+        before, self._sent = self._sent, seq
+        sent = self._wire.send(self, seq, item)
+        if sent == "later":
+            self._sent = before
+            held.appendleft((seq, item))
+            self._wire.held += len(item)
+            return True
+        if sent == "too large":
             self._cannot(len(item))
         if not held and self.state == "ending":
             self._move("drained")

@@ -55,8 +55,8 @@ class ContextCache:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._fields: dict[str, Field] = {}
-        # Who announces changes, and when each of the others was asked last.
-        self._announces: set[tuple[str, int]] = set()
+        # Which fields each epoch has announced, and when each of the others was asked last.
+        self._announced: dict[tuple[str, int], set[str]] = {}
         self._asked: dict[str, float] = {}
 
     # ---- what plugins tell
@@ -77,13 +77,13 @@ class ContextCache:
     def changed(self, instance: Instance, params: Raw) -> None:
         """A plugin announced `context.changed`. Raises RpcError."""
         announced = decode_params(params, ContextChanged)
-        self._announces.add((instance.id, instance.epoch))
+        self._announced.setdefault((instance.id, instance.epoch), set()).update(announced.context)
         self._take(instance, announced.context)
 
     def forget(self, instance: Instance) -> None:
         """A plugin is down: what it told is not the present any more."""
         self._fields = {name: field for name, field in self._fields.items() if field.source != instance.id}
-        self._announces = {one for one in self._announces if one[0] != instance.id}
+        self._announced = {epoch: names for epoch, names in self._announced.items() if epoch[0] != instance.id}
         self._asked.pop(instance.id, None)
 
     def _take_answer(self, instance: Instance, result: Raw) -> None:
@@ -93,7 +93,9 @@ class ContextCache:
             logger.warning("%s", error)
             return
         self._asked[instance.id] = trio.current_time()
-        self._take(instance, fields)
+        # The answer may have been under way when a field changed: what was announced is newer.
+        announced = self._announced.get((instance.id, instance.epoch), set())
+        self._take(instance, {name: value for name, value in fields.items() if name not in announced})
 
     def _take(self, instance: Instance, fields: dict[str, Any]) -> None:
         now = trio.current_time()
@@ -123,7 +125,7 @@ class ContextCache:
             for instance in self._supervisor.instances
             if instance.running
             and _offers(instance)
-            and (instance.id, instance.epoch) not in self._announces
+            and (instance.id, instance.epoch) not in self._announced
             and now - self._asked.get(instance.id, -FRESH_SECONDS) >= FRESH_SECONDS
         ]
         async with trio.open_nursery() as nursery:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUBSCRIBE = "stream.subscribe"
-_REASON = 300
+MAX_REASON = 300
+"""Characters of a plugin's reason that subscribers get."""
 
 
 class _OfStream(msgspec.Struct):
@@ -64,7 +65,7 @@ class Relay:
         self._supervisor = supervisor
         self._window = window
         self._timeout = timeout
-        self._epochs: dict[str, PluginEpoch] = {}
+        self._epochs: dict[Instance, PluginEpoch] = {}
         self._offered: dict[str, tuple[str, ...]] = {}
 
     # ---- the subscriber's side
@@ -179,7 +180,7 @@ class Relay:
 
     def on_item(self, instance: Instance, method: str, item: StreamItem) -> None:
         """Pass an item of a stream on."""
-        epoch = self._epochs.get(instance.id)
+        epoch = self._epochs.get(instance)
         if epoch is not None and epoch.number == instance.epoch:
             subscription = epoch.streams.get(item.stream_id)
             if subscription is not None:
@@ -208,7 +209,7 @@ class Relay:
         closed = decode_answer(params, _Closed, "stream.closed", instance.id)
         subscription = self._epoch(instance).streams.get(closed.stream_id)
         if subscription is not None:
-            subscription.end(closed.reason[:_REASON] or "end")
+            subscription.end(closed.reason[:MAX_REASON] or "end")
 
     def emit(self, instance: Instance, method: str, data: Raw) -> int:
         """Offer an item of a plugin to everybody who has subscribed; return to how many.
@@ -233,7 +234,7 @@ class Relay:
             if instance.handshake is not None:
                 self._offered[instance.id] = instance.handshake.streams
             return
-        epoch = self._epochs.pop(instance.id, None)
+        epoch = self._epochs.pop(instance, None)
         if epoch is None:
             return
         reason = f"{instance.id} went away: {instance.detail or instance.status}"
@@ -245,9 +246,9 @@ class Relay:
         epoch.fed.clear()
 
     def _epoch(self, instance: Instance) -> PluginEpoch:
-        epoch = self._epochs.get(instance.id)
+        epoch = self._epochs.get(instance)
         if epoch is None or epoch.number != instance.epoch:
-            epoch = self._epochs[instance.id] = PluginEpoch(instance)
+            epoch = self._epochs[instance] = PluginEpoch(instance)
         return epoch
 
 

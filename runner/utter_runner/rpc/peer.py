@@ -435,7 +435,10 @@ class Peer:
         if self.on_item is not None:
             item = decode_item_message(body)
             if item is not None:
-                guarded(self.on_item, item.method, item.params)
+                try:
+                    self.on_item(item.method, item.params)
+                except Exception:
+                    logger.exception("an item of %s from %s failed", item.method, self.name)
                 return
         try:
             message = decode_message(body)

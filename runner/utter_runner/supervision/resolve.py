@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from utter_protocol import PROTOCOL
 from utter_protocol.manifest import (
@@ -18,6 +20,7 @@ from utter_protocol.manifest import (
     current_platform,
     expand_entrypoint,
     load_manifest,
+    module_command,
     unmet_conditions,
 )
 from utter_protocol.packages import MANIFEST_NAME, PackageError, check_package, find_package, missing_for
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from utter_runner.config import PluginConfig
+
+Runtime = Literal["subprocess", "wasm", "native"]
 
 _NATIVE_REFUSED = (
     'runtime = "native" is refused: code loaded into the runner would share its memory and all its rights, and could '
@@ -77,9 +82,9 @@ def resolve(
         _check_wasm(entry, transport)
     elif entry.memory_mib is not None:
         raise ResolveError(f'Plugin {entry.id}: memory_mib is for runtime = "wasm", and this one is {runtime}.')
-    argv = _entrypoint(entry, manifest, directory, plugin_dirs) if entry.spawn else []
-    if runtime == "wasm":
-        argv = _wasm_host(entry, argv, directory)
+    argv = _command(entry, manifest, directory, runtime) if entry.spawn else []
+    if argv is None:
+        raise ResolveError(_nothing_to_run(entry, plugin_dirs))
     settings = {**(manifest.settings if manifest else {}), **entry.settings}
     return PluginSpec(
         id=entry.id,
@@ -133,7 +138,7 @@ def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tu
         else:
             return None, Path()
         manifest = load_manifest(path)
-    except (PackageError, ManifestError) as error:
+    except (PackageError, ManifestError, OSError) as error:
         raise ResolveError(f"Plugin {entry.id}: {error}") from None
     if manifest.name != entry.id:
         raise ResolveError(f"Plugin {entry.id}: the manifest {path} is of a plugin named {manifest.name}.")
@@ -153,25 +158,30 @@ def _check_wasm(entry: PluginConfig, transport: str) -> None:
         raise ResolveError(f"Plugin {entry.id}: {missing}")
 
 
-def _wasm_host(entry: PluginConfig, argv: Sequence[str], directory: Path | None) -> list[str]:
-    """What runs a module: a process of its own, which hands on nothing but the variables that the config names."""
-    memory = [] if entry.memory_mib is None else ["--memory-mib", str(entry.memory_mib)]
-    names = [word for name in dict.fromkeys((*entry.env, *entry.pass_env)) for word in ("--env", name)]
-    # Unlike a program, a module is not looked for in PATH.
-    module, *arguments = argv
-    place = _absolute(entry, module, directory)
-    return [sys.executable, "-P", "-m", "utter_runner.wasm", *memory, *names, "--", place, *arguments]
+def _command(
+    entry: PluginConfig, manifest: Manifest | None, directory: Path | None, runtime: Runtime
+) -> list[str] | None:
+    """What starts the plugin; None when neither the config nor a manifest says it."""
+    # A module sees the variables that the config names. Their values stay out of what everybody can read.
+    options = [word for name in dict.fromkeys((*entry.env, *entry.pass_env)) for word in ("--env", name)]
+    if entry.memory_mib is not None:
+        options += ["--memory-mib", str(entry.memory_mib)]
+    if entry.entrypoint is None:
+        if manifest is None or directory is None:
+            return None
+        return expand_entrypoint(
+            msgspec.structs.replace(manifest, runtime=runtime), sys.executable, directory, module_options=options
+        )
+    argv = _expand(entry, entry.entrypoint, directory)
+    if runtime == "wasm":
+        # Unlike a program, a module is not looked for in PATH.
+        return module_command(sys.executable, [_absolute(entry, argv[0], directory), *argv[1:]], options)
+    return argv
 
 
-def _entrypoint(
-    entry: PluginConfig, manifest: Manifest | None, directory: Path | None, plugin_dirs: Sequence[str | Path]
-) -> list[str]:
-    if entry.entrypoint:
-        return _expand(entry, entry.entrypoint, directory)
-    if manifest is not None and directory is not None:
-        return expand_entrypoint(manifest, sys.executable, directory)
+def _nothing_to_run(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> str:
     looked = ", ".join(map(str, plugin_dirs)) or "no directory"
-    raise ResolveError(
+    return (
         f"Plugin {entry.id}: it has no entrypoint and no manifest, and no plugin of that id ships with the runner or "
         f"lies in {looked}."
     )

@@ -263,6 +263,7 @@ class FakeSpeechOutput:
         open_now: how many are under way.
         full: whether it takes nothing until `make_room`.
         failure: raised by the next write.
+        installed: whether there is something that can play.
     """
 
     def __init__(self) -> None:
@@ -272,7 +273,13 @@ class FakeSpeechOutput:
         self.open_now = 0
         self.full = False
         self.failure: RpcError | None = None
+        self.installed = True
         self._room = trio.Event()
+
+    async def ready(self) -> bool:
+        """Whether it can play."""
+        await trio.lowlevel.checkpoint()
+        return self.installed
 
     def make_room(self) -> None:
         """Take audio again."""

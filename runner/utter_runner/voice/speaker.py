@@ -138,7 +138,9 @@ class Speaker:
     async def _speak(self, text: str, voice: str, instance: Instance | None, work: Work | None) -> SpeakResult:
         plugin = instance or await self._supervisor.wait_provider(TTS, self._timeout)
         params = SpeakParams(text=text, voice=voice)
-        if plugin.handshake is not None and AUDIO in plugin.handshake.streams:
+        # Where the runner cannot play, the plugin may be able to.
+        streams = plugin.handshake.streams if plugin.handshake is not None else ()
+        if AUDIO in streams and await self._output.ready():
             return await self._play(plugin, encode(params))
         raw = await plugin.call(SPEAK, params, timeout=inf, work=work)
         return decode_answer(raw, SpeakResult, SPEAK, plugin.id)

@@ -39,6 +39,9 @@ class SpeechSink(Protocol):
 class SpeechOutput(Protocol):
     """A loudspeaker for utterances."""
 
+    async def ready(self) -> bool:
+        """Whether there is something that can play."""
+
     def open(self, format_: SpeechFormat) -> AbstractAsyncContextManager[SpeechSink]:
         """Begin an utterance; leaving early cuts it short. Raises RpcError: -32000, nothing can play it."""
 
@@ -53,6 +56,12 @@ class PlayerOutput:
     def __init__(self, device: str = "") -> None:
         self._device = device
         self._pw_play_takes_raw: bool | None = None
+
+    async def ready(self) -> bool:
+        """Whether a player is installed; see `SpeechOutput.ready`."""
+        return any(map(shutil.which, ("paplay", "aplay"))) or (
+            shutil.which("pw-play") is not None and await self._pw_play_is_new()
+        )
 
     @asynccontextmanager
     async def open(self, format_: SpeechFormat) -> AsyncIterator[SpeechSink]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterable
 
+    from utter_protocol.framing import FramingError
     from utter_protocol.messages import Message, RequestId
     from utter_sdk.service import Service
 
@@ -144,6 +145,13 @@ class Connection:
             self._wire.send(body)
         except OSError:
             self._service.broken(self)
+
+    def refuse(self, broken: FramingError) -> None:
+        """Answer a framing error, the last thing that is sent; the end inside a frame is none to answer."""
+        if broken.kind == "truncated":
+            return
+        error = RpcError(ErrorCode.INVALID_REQUEST, broken.message, {"framing": broken.kind})
+        self.send(error_body(None, error))
 
     def take(self, body: bytes) -> None:
         """Take a frame's body."""

@@ -128,6 +128,7 @@ class Server(Service):
             connection.serve()
         except FramingError as error:
             log(f"the runner broke the framing ({error.kind}): {error.message}")
+            connection.refuse(error)
             return 1
         except OSError as error:
             log(f"the connection to the runner broke: {error.strerror}")

@@ -93,7 +93,7 @@ def subcommands(command: Any) -> dict[str, Any]:
     return dict(getattr(command, "commands", {}))
 
 
-def misuse(command: Any, arguments: list[str]) -> str:
+def misuse(command: Any, arguments: list[str]) -> str:  # noqa: C901, PLR0911 - one return for each way to be wrong
     """What is wrong with a command line, as far as names go."""
     while known := subcommands(command):
         if not arguments:
@@ -106,6 +106,8 @@ def misuse(command: Any, arguments: list[str]) -> str:
     places = [one for one in command.params if one.param_type_name == "argument"]
     rest = iter(arguments)
     for word in rest:
+        if word == "--":
+            return ""
         if word.startswith("-"):
             option = options.get(word.partition("=")[0])
             if option is None and word not in {"-h", "--help"}:

@@ -636,6 +636,9 @@ def test_a_mistake_in_an_annotation_is_said_at_start(run_plugin: RunPlugin) -> N
 def test_broken_framing_ends_it_with_an_explanation(run_plugin: RunPlugin) -> None:
     process = run_plugin()
     process.write(b"Content-Length: -5\r\n\r\n")
+    answer = process.unmatched()
+    assert isinstance(answer.error, msgspec.Raw)
+    assert (answer.id, decode_error(answer.error).data) == (None, {"framing": "bad_length"})
     assert process.wait() == 1
     assert process.stderr.startswith("the runner broke the framing (bad_length): ")
 

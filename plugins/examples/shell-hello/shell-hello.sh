@@ -92,14 +92,17 @@ read_header() {
         if [ -z "$started" ]; then
             # shellcheck disable=SC2295  # it is a pattern
             before=${line%%$CONTENT*}
+            header=''
+            # Shells are slow at taking a long text off another; junk alone is not worth it.
+            if [ "$before" != "$line" ]; then header=${line#"$before"}; fi
             # shellcheck disable=SC2254  # the names are patterns
-            case ${line#"$before"} in
+            case $header in
             $LENGTH*:* | $TYPE*:*)
                 case $before in
                 *"$BOM") fail bom ;;
                 esac
                 started=yes
-                line=${line#"$before"}
+                line=$header
                 bytes=$((bytes - ${#before}))
                 junk=$((junk + ${#before}))
                 ;;

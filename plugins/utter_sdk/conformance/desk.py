@@ -28,7 +28,7 @@ class Desk:
             "handle.create": self._create,
             "handle.fetch": self._fetch,
             "handle.stat": lambda params: self._described(self._find(params)),
-            "host.context": lambda _: {},
+            "host.context": lambda _: {"meta": {}},
             "host.confirm": lambda _: {"approved": False},
             "host.emit": lambda _: {},
             "stream.ack": lambda _: {},

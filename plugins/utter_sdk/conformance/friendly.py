@@ -171,7 +171,6 @@ def _transcript(transcript: methods.Transcript, _: dict[str, Any]) -> str:
 
 
 _STT = "stt: speech to text"
-_LLM = "llm: language models"
 _SCREEN = "perceive: what is on the screen"
 CASES: dict[str, Case] = {
     "router.plan": Case("router.plan", {"utterance": "open youtube", "context": {}}, required=True, judge=_plan),
@@ -185,21 +184,21 @@ CASES: dict[str, Case] = {
     "stt.finish": Case(_STT, {"session": "conformance-unknown"}, required=True, safe=False, judge=_transcript),
     "stt.cancel": Case(_STT, {"session": "conformance-unknown"}, required=True),
     "tts.speak": Case("tts.speak", {"text": ""}, required=True, loud={"text": "This is a test."}, judge=_speech),
-    "llm.complete": Case(_LLM, {"prompt": "Answer with the word yes.", "max_tokens": 4}, required=True),
+    "llm.complete": Case("llm.complete", {"prompt": "Answer with the word yes.", "max_tokens": 4}, required=True),
     "llm.choose": Case(
-        _LLM,
+        "llm.choose",
         {"utterance": "play that song again", "context": {}, "candidates": _CANDIDATES},
         required=True,
         judge=_choice,
     ),
-    "context.snapshot": Case("context: the state of the desktop", {"sources": ["window"]}, judge=_snapshot),
+    "context.snapshot": Case("context.snapshot", {"sources": ["window"]}, judge=_snapshot),
     "perception.screenshot": Case(_SCREEN, {}, judge=_screenshot),
     "perception.tree": Case(_SCREEN, {}, judge=_tree),
     "perception.text": Case(_SCREEN, {"region": [0, 0, 16, 16]}),
     "perception.tabs": Case(_SCREEN, {}),
-    "input.inject": Case("input: keys and injection", {}, safe=False, loud={"keys": ["Shift"]}),
+    "input.inject": Case("input.inject", {}, safe=False, loud={"keys": ["Shift"]}),
     "ui.render": Case(
-        "ui: drawing",
+        "ui.render",
         {"view": None, "surface": "conformance"},
         required=True,
         loud={"view": {"type": "text", "text": "A test."}, "surface": "conformance"},

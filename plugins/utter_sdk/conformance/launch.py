@@ -41,7 +41,7 @@ class Subject:
     """The plugin under test.
 
     Attributes:
-        argv: its program and arguments.
+        argv: its program and arguments; a relative path lies in `cwd`.
         cwd: its working directory.
         id: its id, which names the socket; empty for a plugin without a manifest.
         transport: how the runner would talk to it.
@@ -83,8 +83,21 @@ class Subject:
         file = Path(path)
         file = file / "utter-plugin.toml" if file.is_dir() else file
         manifest = load_manifest(file)
+        argv = expand_entrypoint(manifest, sys.executable, file.parent)
+        if manifest.runtime == "wasm":
+            module, *arguments = argv
+            # The runner's host of modules, which is a program of its own.
+            argv = [
+                sys.executable,
+                "-P",
+                "-m",
+                "utter_runner.wasm",
+                "--",
+                str(file.parent.absolute() / module),
+                *arguments,
+            ]
         return cls(
-            argv=tuple(expand_entrypoint(manifest, sys.executable, file.parent)),
+            argv=tuple(argv),
             cwd=str(file.parent.absolute()),
             id=manifest.name,
             transport=transport or manifest.transport,
@@ -103,15 +116,15 @@ class Started:
         stdin: kept open on every transport, since its end means the end.
         listener: the socket that the plugin is to dial, with `connect`.
         path: where its socket is, with `connect` and `listen`.
-        directory: its temporary directory; None with stdio.
+        directory: what belongs to it alone.
     """
 
     process: subprocess.Popen[bytes]
     mark: str
     transport: Transport
+    directory: str
     listener: socket.socket | None = None
     path: str = ""
-    directory: str | None = None
 
     def clean_up(self) -> None:
         """Kill what carries the mark, and remove the directory; the process itself must have been reaped."""
@@ -120,8 +133,7 @@ class Started:
                 os.kill(pid, signal.SIGKILL)
         if self.listener is not None:
             self.listener.close()
-        if self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def marked(mark: str) -> list[int]:
@@ -149,24 +161,20 @@ def start(subject: Subject) -> Started:
     env.setdefault("LANG", "C.UTF-8")
     env.update(subject.env)
     env["UTTER_INSTANCE"] = mark
-    directory, path, listener = None, "", None
-    if subject.transport != "stdio":
-        directory = tempfile.mkdtemp(prefix="utter-")
-        try:
-            path = _socket_path(Path(directory), subject.id or _DEFAULT_ID, env)
-            listener = _listen(path) if subject.transport == "connect" else None
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
+    directory = tempfile.mkdtemp(prefix="utter-")
+    path, listener = "", None
     try:
-        process = _spawn(subject, env)
-    except LaunchError:
+        env["TMPDIR"] = str(Path(directory, "tmp"))
+        Path(env["TMPDIR"]).mkdir(mode=0o700)
+        if subject.transport != "stdio":
+            path = _socket_path(Path(directory, "run"), subject.id or _DEFAULT_ID, env)
+            listener = _listen(path) if subject.transport == "connect" else None
+        return Started(_spawn(subject, env), mark, subject.transport, directory, listener, path)
+    except BaseException:
         if listener is not None:
             listener.close()
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Started(process, mark, subject.transport, listener, path, directory)
 
 
 def _spawn(subject: Subject, env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -194,6 +202,7 @@ def _spawn(subject: Subject, env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 def _socket_path(directory: Path, name: str, env: dict[str, str]) -> str:
     """Make a runtime directory that has what the real one has, and a directory for plugins' sockets of its own."""
+    directory.mkdir(mode=0o700)
     real = env.get("XDG_RUNTIME_DIR")
     if real and Path(real).is_dir():
         for entry in Path(real).iterdir():

@@ -112,7 +112,8 @@ class Link:
         ids = [self.next_id() for _ in calls]
         self.expect(*ids)
         bodies = [request(one, method, params) for one, (method, params) in zip(ids, calls, strict=True)]
-        self.send(b"".join(map(frame, bodies)), note or "\n".join(map(shown, bodies)))
+        self.transcript += ((">", text) for text in ([note] if note else map(shown, bodies)))
+        self._channel.write(b"".join(map(frame, bodies)))
         return ids
 
     def hello(self, params: Any) -> Any:
@@ -226,6 +227,11 @@ class Link:
         """The requests and notifications of the plugin since the last call."""
         taken, self._heard = self._heard, []
         return taken
+
+    @property
+    def pid(self) -> int:
+        """The plugin's process, and its group."""
+        return self._channel.pid
 
     @property
     def alive(self) -> bool:

@@ -52,9 +52,34 @@ def check_plugin(
     """
     limits = limits or Limits()
     facts = Facts()
-    lab = Lab(subject, limits, facts)
-    lab.learn()
-    faults, heard = lab.found, lab.heard
+    # On threads from the first moment on: what Ctrl-C interrupts is then never a process that is being started.
+    pool = ThreadPoolExecutor(side_by_side, thread_name_prefix="conformance")
+    try:
+        lab = Lab(subject, limits, facts)
+        pool.submit(lab.learn).result()
+        outcomes: dict[str, Outcome] = {}
+        for other, found in pool.map(lambda job: _run(Lab(subject, limits, facts, loud=loud), job), _jobs(facts, only)):
+            outcomes.update((one.check.id, one) for one in found)
+            lab.found += other.found
+            lab.heard += other.heard
+    except BaseException:
+        limits.stop.set()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    failed = frozenset(name for name, one in outcomes.items() if one.verdict == "fails")
+    sent = plugin_sent.Sent(lab.found, lab.heard)
+    outcomes.update((one.check.id, one) for one in plugin_sent.judge(sent, failed))
+    ordered = tuple(
+        outcomes.get(check.id) or Outcome(check, "skipped", "The handshake fails.")
+        for check in CHECKS
+        if check.id in outcomes or check.id.startswith(tuple(only) or "")
+    )
+    return Report(f"{subject.title or ' '.join(subject.argv)} ({subject.transport})", ordered)
+
+
+def _jobs(facts: Facts, only: Sequence[str]) -> list[list[Entry]]:
+    """What is run one after the other in one process, or alone."""
     jobs: list[list[Entry]] = []
     for table in TABLES:
         wanted = [entry for entry in table.entries if entry.check.id.startswith(tuple(only) or "")]
@@ -64,27 +89,7 @@ def check_plugin(
     if facts.problem:
         # Nothing else can be said about a plugin that does not come as far as this, and each try would take its time.
         jobs = [[entry] for table in TABLES for entry in table.entries if entry.check.id == "hello.answered"]
-    outcomes: dict[str, Outcome] = {}
-    pool = ThreadPoolExecutor(side_by_side, thread_name_prefix="conformance")
-    try:
-        for lab, found in pool.map(lambda job: _run(Lab(subject, limits, facts, loud=loud), job), jobs):
-            outcomes.update((one.check.id, one) for one in found)
-            faults += lab.found
-            heard += lab.heard
-    except BaseException:
-        limits.stop.set()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    failed = frozenset(name for name, one in outcomes.items() if one.verdict == "fails")
-    outcomes.update((one.check.id, one) for one in plugin_sent.judge(plugin_sent.Sent(faults, heard), failed))
-    why = "The handshake fails."
-    ordered = tuple(
-        outcomes.get(check.id) or Outcome(check, "skipped", why)
-        for check in CHECKS
-        if check.id in outcomes or check.id.startswith(tuple(only) or "")
-    )
-    return Report(f"{subject.title or ' '.join(subject.argv)} ({subject.transport})", ordered)
+    return jobs
 
 
 def _run(lab: Lab, job: Sequence[Entry]) -> tuple[Lab, list[Outcome]]:

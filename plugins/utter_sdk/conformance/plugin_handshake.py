@@ -116,7 +116,7 @@ def _known(lab: Lab) -> None:
         raise CheckFailed(f"the permission {unknown[0]!r} is unknown", expected=f"one of {', '.join(PERMISSIONS)}")
 
 
-@HANDSHAKES.enter("hello.transport", "It names the transport that is in use.", _SECTION)
+@HANDSHAKES.enter("hello.transport", "It names the transport that is in use.", _SECTION, level="should")
 def _transport(lab: Lab) -> None:
     said, used = _hello(lab).transport, lab.subject.transport
     if said != used:

@@ -124,14 +124,11 @@ def _streams(lab: Lab) -> list[str]:
     return found
 
 
-@STREAM_CHECKS.enter(
-    "stream.methods", "Whoever answers stream.subscribe answers stream.stop and takes stream.ack.", _SECTION
-)
+@STREAM_CHECKS.enter("stream.methods", "Whoever answers stream.subscribe answers stream.stop.", _SECTION)
 def _methods(lab: Lab) -> None:
     lab.need("stream.subscribe")
-    for method in ("stream.ack", "stream.stop"):
-        if not lab.lists(method):
-            raise CheckFailed(f"stream.subscribe is listed, and {method} is not", expected=f"{method} in methods")
+    if not lab.lists("stream.stop"):
+        raise CheckFailed("stream.subscribe is listed, and stream.stop is not", expected="stream.stop in methods")
 
 
 @STREAM_CHECKS.enter("stream.unknown", "An unknown stream is answered -32601.", _SECTION)

@@ -217,7 +217,7 @@ def explain(
 @_guarded
 def conformance(
     target: Annotated[
-        list[str] | None, typer.Argument(metavar="(MANIFEST | -- COMMAND...)", help="The plugin, or how it is started.")
+        list[str] | None, typer.Argument(metavar="PLUGIN...", help="A manifest, or -- and a command.")
     ] = None,
     *,
     runner: Annotated[str | None, typer.Option("--runner", metavar="SOCKET", help="Check a runner instead.")] = None,

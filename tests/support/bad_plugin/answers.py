@@ -169,6 +169,8 @@ class Answers:
             methods.remove("router.hints")
         if "no-handshake" in WITH:
             methods.remove("protocol.hello")
+        if "no-effects" in WITH:
+            methods.append("own.reset")
         if "no-stop" in WITH:
             methods.remove("stream.stop")
         return {"methods": methods, "streams": [*ITEMS, *SILENT]}
@@ -219,9 +221,11 @@ class Answers:
     def action__invoke(self, op: str, args: Any = None, provenance: str = "user") -> Any:
         if op.removeprefix("action.") != "greet" and "any-op" not in WITH:
             raise RpcError(-32602, "no such op", field="op")
-        return {"ok": True, "detail": "Hello."}
+        return {"ok": "yes" if "no-effects" in WITH else True, "detail": "Hello."}
 
     def tts__speak(self, text: str, voice: str = "") -> Any:
+        if text and "no-effects" in WITH:
+            return {"spoken": "no"}
         return {"spoken": bool(text) or "bad-speech" in WITH, "duration_ms": len(text)}
 
     def llm__complete(self, prompt: str) -> Any:
@@ -255,10 +259,12 @@ class Answers:
     def input__inject(self, text: str = "", keys: Any = ()) -> Any:
         if bool(text) == bool(keys) and "any-keys" not in WITH:
             raise RpcError(-32602, "exactly one of text and keys", field="text")
+        if "no-effects" in WITH:
+            raise RpcError(-32603, "a defect")
         return {}
 
     def ui__render(self, view: Any, surface: str = "main") -> Any:
-        return [] if "bad-render" in WITH else {}
+        return [] if "bad-render" in WITH or (view is not None and "no-effects" in WITH) else {}
 
     def stream__subscribe(self, method: str, params: Any = None, mode: str | None = None, window: int = 64) -> Any:
         if method not in ITEMS and method not in SILENT and "any-stream" not in WITH:

@@ -22,7 +22,7 @@ def test_every_option_is_on_the_page() -> None:
     command = typer.main.get_command(app).commands["conformance"]  # type: ignore[attr-defined]  # it is a group
     options = {name for one in command.params for name in one.opts if name.startswith("--")}
     rows = {row[0].strip("`").split()[0] for row in tables(PAGE, "| Option | What it does |")}
-    assert rows | {"--runner"} == options
+    assert rows | {"--runner", "--token-file"} == options
 
 
 def test_the_example_of_a_report_is_a_check() -> None:

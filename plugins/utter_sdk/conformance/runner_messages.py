@@ -264,7 +264,7 @@ def _pipelined(lab: RunnerLab) -> None:
 )
 def _in_flight(lab: RunnerLab) -> None:
     with lab.fresh() as link:
-        for one in link.requests([(_SLOW, {})] * 3000, f"3,000 times {_SLOW}"):
+        for one in link.requests([(_SLOW, {})] * 1500, f"1,500 times {_SLOW}"):
             answer = link.answer(one, _SLOW)
             if answer.code is not None and answer.code != ErrorCode.METHOD_NOT_FOUND:
                 refused(answer, _SLOW, ErrorCode.INVALID_REQUEST)
@@ -273,7 +273,7 @@ def _in_flight(lab: RunnerLab) -> None:
                     raise CheckFailed(
                         f"the refusal has data {data!r}", expected='data {bound: "max_in_flight", limit: a number}'
                     )
-        link.unanswered("3,000 requests", lambda: lab.ask(link))
+        link.unanswered("1,500 requests", lambda: lab.ask(link))
 
 
 @RUNNER_MESSAGES.enter(

@@ -238,6 +238,7 @@ def conformance(
     with_side_effects: Annotated[
         bool, typer.Option("--with-side-effects", help="Also speak, draw, press keys and carry out ops.")
     ] = False,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> Exit:
     """Check whether a plugin, or a runner, keeps to the protocol.
@@ -248,10 +249,6 @@ def conformance(
     """
     from utter_runner.cli import conformance as kit  # noqa: PLC0415 - only this command needs it
 
-    if runner is not None:
-        if target:
-            raise UsageError("Name a plugin or a runner, not both.")
-        return kit.check_runner(runner, timeout=timeout, as_json=as_json)
     wanted = kit.Wanted(
         target or (),
         timeout,
@@ -262,7 +259,11 @@ def conformance(
         only or (),
         with_side_effects,
     )
-    return kit.check_plugin(wanted, as_json=as_json)
+    if runner is None:
+        return kit.check_plugin(wanted, as_json=as_json)
+    if target:
+        raise UsageError("Name a plugin or a runner, not both.")
+    return kit.check_runner(runner, token_file, wanted, as_json=as_json)
 
 
 @app.command()

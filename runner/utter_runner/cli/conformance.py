@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from utter_runner.cli.busy import Busy
-from utter_runner.cli.connection import UsageError
+from utter_runner.cli.connection import UsageError, read_token
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.text import document, harmless
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from utter_sdk.conformance.launch import Subject, Transport
-    from utter_sdk.conformance.report import Report
+    from utter_sdk.conformance.report import Check, Report
 
 _RUNNER_CHECKS = "utter_sdk.conformance.runner_checks"
 _STYLES = {"fails": "red", "warning": "yellow", "skipped": "dim", "evidence": "", "summary": "bold"}
@@ -50,26 +50,26 @@ def check_plugin(wanted: Wanted, *, as_json: bool) -> Exit:
     from utter_sdk.conformance import plugin  # noqa: PLC0415 - only this command needs it
 
     subject = _subject(wanted)
-    known = [check.id for check in plugin.CHECKS]
-    for beginning in wanted.only:
-        if not any(one.startswith(beginning) for one in known):
-            raise UsageError(f"No check begins with {beginning!r}. With --json all have their ids.")
+    _check_only(wanted.only, plugin.CHECKS)
     limits = plugin.Limits(answer=wanted.timeout, work=max(_WORK_S, wanted.timeout))
     with Busy("Checking"):
         report = plugin.check_plugin(subject, limits, loud=wanted.loud, only=wanted.only)
     return show(report, as_json=as_json)
 
 
-def check_runner(socket: str, *, timeout: float, as_json: bool) -> Exit:
+def check_runner(socket: str, token_file: str | None, wanted: Wanted, *, as_json: bool) -> Exit:
     """Check a runner through its socket.
 
     Raises:
-        UsageError: this installation has no checks of runners.
+        UsageError: this installation has no checks of runners, or an option is wrong.
     """
     if find_spec(_RUNNER_CHECKS) is None:
         raise UsageError("This version has no checks of runners.")
+    module = import_module(_RUNNER_CHECKS)
+    _check_only(wanted.only, module.CHECKS)
+    token = None if token_file is None else read_token(token_file)
     with Busy("Checking"):
-        report: Report = import_module(_RUNNER_CHECKS).check_runner(socket, timeout=timeout)
+        report: Report = module.check_runner(socket, token=token, timeout=wanted.timeout, only=wanted.only)
     return show(report, as_json=as_json)
 
 
@@ -86,6 +86,12 @@ def show(report: Report, *, as_json: bool) -> Exit:
         for kind, line in report.lines():
             out.print(Text(harmless(line), style=_STYLES[kind]), soft_wrap=True)
     return Exit.DONE if report.ok else Exit.FAILED
+
+
+def _check_only(only: Sequence[str], checks: Sequence[Check]) -> None:
+    for beginning in only:
+        if not any(check.id.startswith(beginning) for check in checks):
+            raise UsageError(f"No check begins with {beginning!r}. With --json all have their ids.")
 
 
 def _subject(wanted: Wanted) -> Subject:

@@ -22,7 +22,7 @@ from support.descriptors import SEALS, content, memfd, no_room
 from utter_protocol.blobs import MAX_INLINE, handle_of
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.config import RunnerConfig
-from utter_runner.dataplane.blobfiles import BlobFiles
+from utter_runner.dataplane.blobfiles import BlobFiles, Bytes
 from utter_runner.dataplane.ring import RingReader
 from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.rpc.descriptors import MAX_UNREAD_FDS
@@ -642,6 +642,21 @@ async def test_a_directory_that_cannot_be_used_costs_handles_and_nothing_else(tm
 
 
 # ---- between clients and plugins
+
+
+async def test_what_comes_for_a_client_that_is_gone_is_not_kept(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        store = made.data._store
+        await store.wait_ready()
+        stored = store.create_now(store.plugin("desktop"), "", Bytes(b"late"))
+        client = await made.client()
+        await client.call("runner.status")
+        (connection,) = made.server._connections
+        await client.stream.aclose()
+        await until(lambda: made.server.count == 0)
+        message = msgspec.Raw(json.dumps({"picture": stored.handle}).encode())
+        made.data.carry(message, "desktop", connection.peer)
+        assert (made.data._clients, below(made)) == ({}, {stored.sha256})
 
 
 async def test_a_handle_is_granted_to_a_plugin_by_its_id(tmp_path: Path) -> None:

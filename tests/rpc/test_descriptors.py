@@ -15,7 +15,7 @@ from support.descriptors import content, memfd, no_room
 from support.rpc_tools import Recorder, Remote, Rig, ask, codes, echo, frame
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.rpc import descriptors
-from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, Parcel
+from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, Parcel, check_passing
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -218,7 +218,7 @@ async def test_pipes_pass_none(rig: Rig) -> None:
     rig.settle()
     assert taker.taken == [None]
     with pytest.raises(RpcError) as error:
-        peer.check_passing("fd.pass", 1)
+        check_passing(peer, "fd.pass", 1)
     assert (error.value.code, error.value.data) == (
         ErrorCode.NOT_PERMITTED,
         {"method": "fd.pass", "transport": "stdio"},
@@ -381,7 +381,7 @@ async def test_a_peer_that_does_not_take_them_in_gets_no_more(rig: Rig) -> None:
     peer, giver, remote = rig.peer(handler=Giver())
 
     def give(peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
-        peer.check_passing("fd.pass", 1)
+        check_passing(peer, "fd.pass", 1)
         Giver.give(giver, peer, request_id, method, params)
 
     giver.answer = give

@@ -400,7 +400,10 @@ def test_a_handler_that_ends_the_process_ends_the_plugin(plugin: Plugin, how: st
     def leave(params: dict[str, Any], stream: Stream) -> None:
         raise SystemExit(125)
 
+    go = threading.Event()
+
     def leave_hook() -> None:
+        go.wait()
         raise SystemExit(125)
 
     async def leave_async() -> None:
@@ -413,6 +416,7 @@ def test_a_handler_that_ends_the_process_ends_the_plugin(plugin: Plugin, how: st
     else:
         plugin.method("leave", blocking=how == "worker")(leave_async if how == "async" else leave_hook)
     with PluginHarness(plugin) as harness:
+        go.set()
         use: dict[str, Callable[[], Any]] = {
             "stream": lambda: harness.subscribe("leave").get(),
             "hook": lambda: harness.notification("never"),
@@ -527,6 +531,20 @@ def test_closing_ends_everything(plugin: Plugin) -> None:
     # The same plugin can be run again, with its health as at the start.
     with PluginHarness(plugin) as again:
         assert again.call("plugin.health")["status"] == "ok"
+
+
+def test_a_handler_that_ends_the_process_while_it_is_cancelled_is_closed_all_the_same(plugin: Plugin) -> None:
+    @plugin.method("leave")
+    async def leave() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise SystemExit(3)
+
+    with PluginHarness(plugin) as harness:
+        harness.send("leave")
+        harness.settle()
+    assert harness.exit_code == 3
 
 
 def test_a_thread_that_does_not_end_is_said(plugin: Plugin) -> None:

@@ -502,13 +502,14 @@ def test_a_descriptor_that_nobody_asked_for_is_closed(run: RunPlugin, transport:
     process = run(DESCRIPTORS, transport=transport)
     before = process.call("fds")
     process.send_body(b'{"jsonrpc":"2.0","method":"x"}', (memfd, memfd))
+    process.call("plugin.health")
     process.on_host("host.context", lambda _: Passing({}, (memfd,)))
     process.call("ask")
-    process.on_host("fd.pass", lambda _: Passing({}, (memfd, memfd, memfd)))
+    process.on_host("fd.pass", lambda _: Passing({}, (memfd, memfd)))
     assert process.call("fetch", {"kind": "memfd", "meta": {}})["inode"] == inode(memfd)
     assert process.call("fds") == before
-    line = "closed a descriptor that came from the runner although nothing asked for one\n"
-    assert process.stderr == line * 5
+    line = "closed descriptors that came from the runner although nothing asked for them\n"
+    assert process.stderr == line * 3
 
 
 @BOTH
@@ -605,14 +606,12 @@ def test_a_wire_gives_descriptors_in_order_and_closes_what_nobody_takes(
     while len(data) < len(b"first second third"):
         data += wire.read()
     assert data == b"first second third"
-    assert [inode(fd) for fd in wire.descriptors] == [inode(memfd), inode(other)]
-    assert not any(os.get_inheritable(fd) for fd in wire.descriptors)
-    taken = list(wire.descriptors)
+    (taken,) = wire.take(1)
+    assert inode(taken) == inode(memfd)
+    assert not os.get_inheritable(taken)
+    os.close(taken)
+    # `nothing_is_left_behind` sees whether closing the wire closes the other one.
     os.close(other)
-    wire.close()
-    for fd in taken:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
 
 
 def test_a_wire_sends_whole_frames_and_returns_when_it_is_hung_up(pair: tuple[SocketWire, socket.socket]) -> None:
@@ -659,7 +658,7 @@ def test_descriptors_that_did_not_fit_end_the_connection(run: RunPlugin, memfd: 
     process.call("full")
     process.send_body(b'{"jsonrpc":"2.0","method":"x"}', (memfd,) * 20)
     assert process.wait() == 0
-    process.wait_stderr("descriptors were lost, because this process has too many")
+    process.wait_stderr("descriptors were lost: this process has too many files open")
 
 
 def test_a_connection_of_another_user_is_refused(tmp_path: Path, short: Path) -> None:

@@ -65,6 +65,21 @@ class SpecClient:
         self.send({"id": request_id, "method": method, "params": params or {}})
         return request_id
 
+    def pass_fd(self, kind: str, meta: dict[str, Any]) -> tuple[Any, int]:
+        """`fd.pass` over SCM_RIGHTS: the result, and the one descriptor beside it. Nothing else may be under way."""
+        request_id = self.request("fd.pass", {"kind": kind, "meta": meta})
+        data, fds, flags, _ = socket.recv_fds(self.socket, 65536, 1)
+        assert not flags & socket.MSG_CTRUNC
+        head, _, body = data.partition(b"\r\n\r\n")
+        assert int(head.removeprefix(b"Content-Length: ")) == len(body)
+        answer = json.loads(body)
+        assert answer["id"] == request_id
+        if "error" in answer:
+            assert not fds
+            raise RemoteError(answer["error"])
+        (fd,) = fds
+        return answer["result"], fd
+
     def notify(self, method: str, params: dict[str, Any]) -> None:
         self.send({"method": method, "params": params})
 

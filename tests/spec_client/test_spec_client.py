@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -262,6 +263,44 @@ def test_push_to_talk(tmp_path: Path) -> None:
 
 
 # ---- the wire
+
+
+def test_handles(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "") as daemon, connect(daemon) as client, connect(daemon) as other:
+        stored = client.call("handle.create", {"data": "hello"})
+        assert stored == {"handle": f"handle://{stored['sha256']}", "sha256": stored["sha256"], "size": 5}
+        assert stored["sha256"] == hashlib.sha256(b"hello").hexdigest()
+        assert client.call("handle.create", {"data_b64": "aGVsbG8="}) == stored
+        handle = {"handle": stored["handle"]}
+        assert client.call("handle.stat", handle) == stored
+        assert client.call("handle.fetch", handle) == {**stored, "data_b64": "aGVsbG8="}
+        large = client.call("handle.create", {"size": 65537})
+        assert large["sha256"] == hashlib.sha256(bytes(65537)).hexdigest()
+        assert code(client, "handle.fetch", {"handle": large["handle"]}) == -32007
+        assert code(client, "handle.fetch", {**handle, "scope": "another"}) == -32602
+        assert client.call("handle.create", {"data": "hello", "scope": "another"}) == stored
+        assert client.call("handle.fetch", {**handle, "scope": "another"})["size"] == 5
+        assert code(client, "handle.fetch", {"handle": "handle://../../etc/passwd"}) == -32602
+        assert code(other, "handle.fetch", handle) == -32602
+
+
+def test_descriptors(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "") as daemon, connect(daemon) as client:
+        large = client.call("handle.create", {"size": 70_000})
+        for kind, meta, result, size in (
+            ("handle", {"handle": large["handle"]}, {}, 70_000),
+            ("memfd", {"size": 1000}, {"size": 1000}, 1000),
+            ("memfd", {"data": "hello"}, {"size": 5}, 5),
+        ):
+            answer, fd = client.pass_fd(kind, meta)
+            with os.fdopen(fd, "rb") as file:
+                assert (answer, len(file.read())) == (result, size)
+        answer, fd = client.pass_fd("memfd.ring", {})
+        with os.fdopen(fd, "rb") as file:
+            assert (file.read(8), answer["header_size"]) == (b"UTTRRING", 128)
+        with pytest.raises(RemoteError) as error:
+            client.pass_fd("handle", {"handle": "handle://" + "0" * 64})
+        assert error.value.code == -32602
 
 
 def test_many_requests_in_one_piece_and_answers_after_the_sending_half_is_closed(tmp_path: Path) -> None:

@@ -12,19 +12,11 @@ import logging
 import os
 import re
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
 import trio
-from msgspec import UNSET, Raw, UnsetType
 
 from utter_protocol.blobs import (
-    FdHandleMeta,
-    FdMemfdMeta,
-    FdMemfdResult,
-    FdPassParams,
-    FdRingMeta,
-    FdRingResult,
     HandleCreateParams,
     HandleData,
     HandleGrantParams,
@@ -33,18 +25,20 @@ from utter_protocol.blobs import (
     mentioned,
 )
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.messages import encode
-from utter_protocol.ring import HEADER_SIZE
-from utter_runner.dataplane.blobfiles import Bytes, Open, Zeros
+from utter_runner.dataplane.asked import SHORT, Asked, Caller, check_one_of, content_of
+from utter_runner.dataplane.blobfiles import Bytes, Open
 from utter_runner.dataplane.handles import PAGE, store_failed
-from utter_runner.dataplane.memfd import check_sealed, sealed_memfd, zeroed_memfd
-from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, close_all
+from utter_runner.dataplane.memfd import check_sealed
+from utter_runner.dataplane.passing import Passing
+from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, check_passing
 from utter_runner.rpc.interface import bound_error
 from utter_runner.rpc.params import decode_params
 from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    from msgspec import Raw
 
     from utter_protocol.messages import RequestId
     from utter_runner.dataplane.blobfiles import Content
@@ -59,28 +53,7 @@ logger = logging.getLogger(__name__)
 MAX_CARRIED = 64
 """How many handles one message takes along."""
 
-# Params that may hold a page in base64.
-_SHORT = PAGE * 3 // 2
 _find_scheme = re.compile(b"handle://").search
-
-
-class Caller(NamedTuple):
-    """Who asks.
-
-    Attributes:
-        scope: what it holds.
-        may_hear: whether it may have the microphone's audio.
-    """
-
-    scope: Scope
-    may_hear: bool
-
-
-class _Request(NamedTuple):
-    caller: Caller
-    peer: Peer
-    id: RequestId
-    params: Raw
 
 
 class DataPlane:
@@ -102,26 +75,20 @@ class DataPlane:
         plugin_known: Callable[[str], object],
     ) -> None:
         self._store = store
-        self._ring = ring
         self._wakers = wakers
         self._plugin_known = plugin_known
         self._tasks = RequestTasks()
         self._clients: dict[Peer, Caller] = {}
         # How many descriptors each peer has handed in that are being copied.
         self._handed_in: dict[Peer, int] = {}
-        self._methods: Mapping[str, Callable[[_Request], None]] = {
+        self._methods: Mapping[str, Callable[[Asked], None]] = {
             "handle.create": self._create,
             "handle.fetch": self._fetch,
             "handle.stat": self._stat,
             "handle.retain": self._retain,
             "handle.release": self._release,
             "handle.grant": self._grant,
-            "fd.pass": self._pass,
-        }
-        self._kinds: Mapping[str, Callable[[_Request, Raw], None]] = {
-            "handle": self._pass_handle,
-            "memfd": self._pass_memfd,
-            "memfd.ring": self._pass_ring,
+            "fd.pass": Passing(store, ring=ring, wakers=wakers, tasks=self._tasks).answer,
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -148,7 +115,10 @@ class DataPlane:
         caller = self._clients.get(peer)
         if caller is None:
             caller = Caller(self._store.connection(), may_hear=True)
-            if not peer.closed:
+            if peer.closed:
+                # Nobody would ever drop it.
+                caller.scope.gone = True
+            else:
                 self._clients[peer] = caller
         return caller
 
@@ -165,7 +135,7 @@ class DataPlane:
     def request(self, caller: Caller, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer one of `methods`, now or later. Raises RpcError."""
         try:
-            self._methods[method](_Request(caller, peer, request_id, params))
+            self._methods[method](Asked(caller, peer, request_id, params))
         except OSError as error:
             raise store_failed(error) from None
 
@@ -198,9 +168,9 @@ class DataPlane:
 
     # ---- handles
 
-    def _create(self, request: _Request) -> None:
+    def _create(self, request: Asked) -> None:
         scope = request.caller.scope
-        if len(request.params) > _SHORT and not request.peer.descriptors_waiting:
+        if len(request.params) > SHORT and not request.peer.descriptors_waiting:
             # Decoding takes the loop's time, too.
             decode = partial(_decoded, request.params)
             self._later(request, "handle.create", partial(self._store.create_decoded, scope, decode))
@@ -209,20 +179,20 @@ class DataPlane:
         if params.fd:
             self._create_from_descriptor(request, params.scope)
             return
-        content = _content(params.size, params.data, params.data_b64)
+        content = content_of(params.size, params.data, params.data_b64)
         if isinstance(content, Bytes) and content.size <= PAGE and self._store.ready:
             request.peer.reply_object(request.id, self._store.create_now(scope, params.scope, content))
         else:
             self._later(request, "handle.create", partial(self._store.create, scope, params.scope, content))
 
-    def _create_from_descriptor(self, request: _Request, part: str) -> None:
+    def _create_from_descriptor(self, request: Asked, part: str) -> None:
         peer, scope = request.peer, request.caller.scope
         if self._handed_in.get(peer, 0) >= MAX_UNREAD_FDS:
             # The peer closes what rides on a request that is refused for a bound.
             raise bound_error(peer.name, "max_unread_fds", MAX_UNREAD_FDS)
         fd = peer.take_descriptor()
         if fd is None:
-            peer.check_passing("handle.create", 0)
+            check_passing(peer, "handle.create", 0)
             raise _no_descriptor()
 
         async def create() -> HandleInfo:
@@ -242,7 +212,7 @@ class DataPlane:
             raise
         self._handed_in[peer] = self._handed_in.get(peer, 0) + 1
 
-    def _fetch(self, request: _Request) -> None:
+    def _fetch(self, request: Asked) -> None:
         params = decode_params(request.params, HandleParams)
 
         async def fetch() -> HandleData:
@@ -257,23 +227,23 @@ class DataPlane:
                 return
         self._later(request, "handle.fetch", fetch)
 
-    def _stat(self, request: _Request) -> None:
+    def _stat(self, request: Asked) -> None:
         self._with_hold(request, "handle.stat", lambda hold: hold.info)
 
-    def _retain(self, request: _Request) -> None:
+    def _retain(self, request: Asked) -> None:
         self._with_hold(request, "handle.retain", self._store.retain)
 
-    def _release(self, request: _Request) -> None:
+    def _release(self, request: Asked) -> None:
         self._with_hold(request, "handle.release", self._store.release)
 
-    def _with_hold(self, request: _Request, method: str, act: Callable[[Hold], HandleInfo | None]) -> None:
+    def _with_hold(self, request: Asked, method: str, act: Callable[[Hold], HandleInfo | None]) -> None:
         """Answer what `act` returns, or an empty object."""
         params = decode_params(request.params, HandleParams)
         self._at_once(
             request, method, lambda: act(self._store.find(request.caller.scope, params.scope, params.handle)) or {}
         )
 
-    def _grant(self, request: _Request) -> None:
+    def _grant(self, request: Asked) -> None:
         params = decode_params(request.params, HandleGrantParams)
 
         def grant() -> object:
@@ -284,7 +254,7 @@ class DataPlane:
 
         self._at_once(request, "handle.grant", grant)
 
-    def _at_once(self, request: _Request, method: str, act: Callable[[], object]) -> None:
+    def _at_once(self, request: Asked, method: str, act: Callable[[], object]) -> None:
         """Answer what `act` returns, as soon as the store is open."""
 
         async def wait() -> object:
@@ -296,100 +266,13 @@ class DataPlane:
         else:
             self._later(request, method, wait)
 
-    def _later(self, request: _Request, method: str, answer: Callable[[], Awaitable[object]]) -> None:
+    def _later(self, request: Asked, method: str, answer: Callable[[], Awaitable[object]]) -> None:
         self._tasks.start(request.peer, request.id, method, answer)
-
-    # ---- descriptors
-
-    def _pass(self, request: _Request) -> None:
-        params = decode_params(request.params, FdPassParams)
-        request.peer.check_passing("fd.pass", 1)
-        self._kinds[params.kind](request, params.meta)
-
-    def _pass_handle(self, request: _Request, meta: Raw) -> None:
-        params = decode_params(meta, FdHandleMeta)
-
-        async def open_blob() -> tuple[object, list[int]]:
-            await self._store.wait_ready()
-            return {}, [await self._store.open(self._store.find(request.caller.scope, params.scope, params.handle))]
-
-        if self._store.ready:
-            hold = self._store.find(request.caller.scope, params.scope, params.handle)
-            if hold.verified:
-                request.peer.reply_with(request.id, b"{}", [self._store.open_now(hold)])
-                return
-        self._pass_later(request, open_blob)
-
-    def _pass_memfd(self, request: _Request, meta: Raw) -> None:
-        if len(meta) > _SHORT:
-            self._pass_later(request, partial(trio.to_thread.run_sync, partial(self._filled_memfd, meta)))
-            return
-        result, fds = self._filled_memfd(meta)
-        request.peer.reply_with(request.id, encode(result), fds)
-
-    def _filled_memfd(self, meta: Raw) -> tuple[FdMemfdResult, list[int]]:
-        params = decode_params(meta, FdMemfdMeta)
-        _only(params, "size", "data", "data_b64")
-        content = _content(params.size, params.data, params.data_b64)
-        self._store.check_size(content.size)
-        fd = zeroed_memfd(content.size) if isinstance(content, Zeros) else sealed_memfd(content.chunks())
-        return FdMemfdResult(size=content.size), [fd]
-
-    def _pass_ring(self, request: _Request, meta: Raw) -> None:
-        params = decode_params(meta, FdRingMeta)
-        request.peer.check_passing("fd.pass", 2 if params.wake else 1)
-        if not request.caller.may_hear:
-            raise RpcError(
-                ErrorCode.NOT_PERMITTED,
-                'the audio ring is for plugins with the permission "microphone"',
-                {"field": "permissions", "method": "fd.pass"},
-            )
-        layout = self._ring.layout
-        result = FdRingResult(
-            rate=layout.rate, channels=layout.channels, capacity=layout.capacity, header_size=HEADER_SIZE
-        )
-        # Opened anew: a reader shares neither position nor flags with anybody, and cannot write.
-        fds = [os.open(f"/proc/self/fd/{self._ring.fd}", os.O_RDONLY | os.O_CLOEXEC)]
-        try:
-            if params.wake:
-                fds.append(self._wakers.open())
-        except BaseException:
-            close_all(fds)
-            raise
-        request.peer.reply_with(request.id, encode(result), fds)
-
-    def _pass_later(self, request: _Request, make: Callable[[], Awaitable[tuple[object, list[int]]]]) -> None:
-        """Answer with the descriptors that `make` returns, in a task."""
-
-        async def answer() -> None:
-            try:
-                result, fds = await make()
-            except OSError as error:
-                raise store_failed(error) from None
-            try:
-                request.peer.check_passing("fd.pass", len(fds))
-            except RpcError:
-                close_all(fds)
-                raise
-            request.peer.reply_with(request.id, encode(result), fds)
-
-        self._tasks.start(request.peer, request.id, "fd.pass", answer)
-
-
-def _only(params: msgspec.Struct, *names: str) -> None:
-    """Check that exactly one of the fields is given. Raises RpcError: -32602."""
-    given = [name for name in names if getattr(params, name) is not UNSET and getattr(params, name) is not False]
-    if len(given) != 1:
-        raise RpcError(
-            ErrorCode.INVALID_PARAMS,
-            f"exactly one of {', '.join(names)} must be given" + (f", not {' and '.join(given)}" if given else ""),
-            {"field": given[1] if given else names[0]},
-        )
 
 
 def _create_params(raw: Raw) -> HandleCreateParams:
     params = decode_params(raw, HandleCreateParams)
-    _only(params, "data_b64", "data", "size", "fd")
+    check_one_of(params, "data_b64", "data", "size", "fd")
     return params
 
 
@@ -397,19 +280,7 @@ def _decoded(raw: Raw) -> tuple[str, Content]:
     params = _create_params(raw)
     if params.fd:
         raise _no_descriptor()
-    return params.scope, _content(params.size, params.data, params.data_b64)
-
-
-def _content(size: int | UnsetType, data: str | UnsetType, data_b64: str | UnsetType) -> Content:
-    """Return what is given in one of three ways. Raises RpcError: -32602, it is not base64."""
-    if isinstance(size, int):
-        return Zeros(size)
-    if isinstance(data, str):
-        return Bytes(data.encode())
-    try:
-        return Bytes(base64.b64decode(data_b64 or "", validate=True))
-    except ValueError as error:
-        raise RpcError(ErrorCode.INVALID_PARAMS, f"data_b64 is not base64: {error}", {"field": "data_b64"}) from None
+    return params.scope, content_of(params.size, params.data, params.data_b64)
 
 
 def _data(hold: Hold, data: bytes) -> HandleData:

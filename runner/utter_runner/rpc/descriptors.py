@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 
 from utter_protocol.descriptors import MAX_FDS_PER_MESSAGE, ArrivedDescriptors
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.rpc.interface import bound_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from utter_runner.rpc.peer import Peer
 
 MAX_UNREAD_FDS = 32
 """How many descriptors may be on their way to a peer that has not read them."""
@@ -160,6 +163,22 @@ class Arrivals:
     def close(self) -> None:
         """Close what is left."""
         close_all(self._waiting.clear())
+
+
+def check_passing(peer: Peer, method: str, count: int) -> None:
+    """Say whether `count` descriptors may be sent to a peer now, for its request `method`.
+
+    Raises:
+        RpcError: -32003 on stdio, -32600 if it has not read those that were sent before.
+    """
+    if not peer.channel.passes_descriptors:
+        raise RpcError(
+            ErrorCode.NOT_PERMITTED,
+            f"{method} needs a socket; this connection is stdio, which takes no descriptors",
+            {"method": method, "transport": "stdio"},
+        )
+    if peer.channel.unread_descriptors + count > MAX_UNREAD_FDS:
+        raise bound_error(peer.name, "max_unread_fds", MAX_UNREAD_FDS)
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -35,7 +35,7 @@ from utter_protocol.messages import (
     result_body,
 )
 from utter_runner.rpc.channel import Channel
-from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, Arrivals, close_all
+from utter_runner.rpc.descriptors import Arrivals, close_all
 from utter_runner.rpc.interface import (
     TIMEOUT_CAP,
     Handler,
@@ -291,21 +291,6 @@ class Peer:
             return
         crowded = RpcError(ErrorCode.PLUGIN_FAILED, "too many descriptors are on their way", {"reason": "ETOOMANYREFS"})
         self._send(result_body(request_id, result), fds, self._error_answer(request_id, crowded))
-
-    def check_passing(self, method: str, count: int) -> None:
-        """Say whether `count` descriptors may be sent to the other side now.
-
-        Raises:
-            RpcError: -32003 on stdio, -32600 if it has not read those that were sent before.
-        """
-        if not self.channel.passes_descriptors:
-            raise RpcError(
-                ErrorCode.NOT_PERMITTED,
-                f"{method} needs a socket; this connection is stdio, which takes no descriptors",
-                {"method": method, "transport": "stdio"},
-            )
-        if self.channel.unread_descriptors + count > MAX_UNREAD_FDS:
-            raise bound_error(self.name, "max_unread_fds", MAX_UNREAD_FDS)
 
     @property
     def descriptors_waiting(self) -> bool:

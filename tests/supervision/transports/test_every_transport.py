@@ -218,7 +218,8 @@ async def test_a_bad_handshake_is_its_own_affair(way: Way, behaviour: str, words
 
 
 async def test_one_that_never_answers_hello_is_given_up_for_now(way: Way) -> None:
-    timing = quick(handshake=0.5, restarts_in_window=0, stop=0.3)
+    # Long enough for an interpreter to start on a busy machine.
+    timing = quick(handshake=2.0, restarts_in_window=0, stop=0.3)
     async with way.house(way.plugin("mute", "hang=protocol.hello"), timing=timing) as running:
         mute = running.supervisor.get("mute")
         await running.until(lambda: "protocol.hello" in mute.detail or "handshake" in mute.detail)

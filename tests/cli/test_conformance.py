@@ -170,32 +170,22 @@ def test_what_a_plugin_wrote_is_harmless(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_runner_is_checked_by_the_checks_of_runners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from types import ModuleType  # noqa: PLC0415 - only here
+    from utter_sdk.conformance import runner_checks  # noqa: PLC0415 - loaded when it is used
 
-    from utter_runner.cli import conformance  # noqa: PLC0415 - loaded when it is used
-
-    module = ModuleType("support_runner_checks")
     asked: list[Any] = []
-
-    check = Check("client.hello", "It answers.", "The client API")
+    check = Check("connect.answers", "It answers.", "The client API")
 
     def check_runner(socket: str, **options: Any) -> Report:
         asked.append((socket, options))
         return Report(socket, (Outcome(check, "fails", "It does not."),))
 
-    module.__dict__.update(check_runner=check_runner, CHECKS=(check,))
-    module.__spec__ = __spec__
-    monkeypatch.setitem(sys.modules, "support_runner_checks", module)
-    monkeypatch.setattr(conformance, "_RUNNER_CHECKS", "support_runner_checks")
+    monkeypatch.setattr(runner_checks, "check_runner", check_runner)
     (tmp_path / "token").write_text("secret\n")
-    options = ["--timeout", "3", "--only", "client.", "--token-file", str(tmp_path / "token")]
+    options = ["--timeout", "3", "--only", "connect.", "--token-file", str(tmp_path / "token")]
     assert main(["conformance", "--runner", "/run/x.sock", *options]) == 1
-    assert asked == [("/run/x.sock", {"timeout": 3.0, "only": ["client."], "token": "secret"})]
-    assert "fails  client.hello: It answers." in capsys.readouterr().out
-    assert main(["conformance", "--runner", "/run/x.sock", "--only", "framing."]) == 2
-    monkeypatch.setattr(conformance, "_RUNNER_CHECKS", "there_is_no_such_module")
-    assert main(["conformance", "--runner", "/run/x.sock"]) == 2
-    assert "no checks of runners" in capsys.readouterr().err
+    assert asked == [("/run/x.sock", {"timeout": 3.0, "only": ["connect."], "token": "secret"})]
+    assert "fails  connect.answers: It answers." in capsys.readouterr().out
+    assert main(["conformance", "--runner", "/run/x.sock", "--only", "hello."]) == 2
 
 
 def test_ctrl_c_ends_it_and_all_that_it_started(tmp_path: Path) -> None:

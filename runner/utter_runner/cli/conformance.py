@@ -7,8 +7,6 @@ report goes to stdout.
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from utter_sdk.conformance.launch import Subject, Transport
     from utter_sdk.conformance.report import Check, Report
 
-_RUNNER_CHECKS = "utter_sdk.conformance.runner_checks"
 _STYLES = {"fails": "red", "warning": "yellow", "skipped": "dim", "evidence": "", "summary": "bold"}
 _WORK_S = 30.0
 
@@ -61,15 +58,14 @@ def check_runner(socket: str, token_file: str | None, wanted: Wanted, *, as_json
     """Check a runner through its socket.
 
     Raises:
-        UsageError: this installation has no checks of runners, or an option is wrong.
+        UsageError: an option is wrong.
     """
-    if find_spec(_RUNNER_CHECKS) is None:
-        raise UsageError("This version has no checks of runners.")
-    module = import_module(_RUNNER_CHECKS)
-    _check_only(wanted.only, module.CHECKS)
+    from utter_sdk.conformance import runner_checks  # noqa: PLC0415 - only this command needs it
+
+    _check_only(wanted.only, runner_checks.CHECKS)
     token = None if token_file is None else read_token(token_file)
     with Busy("Checking"):
-        report: Report = module.check_runner(socket, token=token, timeout=wanted.timeout, only=wanted.only)
+        report = runner_checks.check_runner(socket, token=token, timeout=wanted.timeout, only=wanted.only)
     return show(report, as_json=as_json)
 
 

@@ -133,6 +133,27 @@ def test_directory_and_socket_are_the_users_alone_from_the_first_moment(tmp_path
     assert not path.exists()
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_no_room_for_more_open_files_is_an_error_that_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: bool
+) -> None:
+    path = tmp_path / "utter" / "runner.sock"
+    if stale:
+        path.parent.mkdir(mode=0o700)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+
+    def full(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", full)
+        with pytest.raises(EndpointError, match=f"{path} cannot be made: Too many open files"):
+            Endpoint(path)
+    # The lock is free again.
+    Endpoint(path).close()
+
+
 def test_the_umask_is_restored_also_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o022)
     try:

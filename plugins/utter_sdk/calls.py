@@ -7,66 +7,40 @@ waits on the reading thread or on an asyncio loop's thread, where it would wait 
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import decode_error, encode, notification_body, request_body
 from utter_sdk.handlers import Cancelled
-from utter_sdk.stdio import FrameTooLargeError, log
+from utter_sdk.received import Received, close_all
+from utter_sdk.stdio import log
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from utter_protocol.messages import Message, RequestId
     from utter_sdk.lanes import Lanes
     from utter_sdk.requests import Request, Requests
 
 T = TypeVar("T")
+
+
+class Send(Protocol):
+    """Sends a message's body, with descriptors that stay the caller's; raises `ValueError` before anything is sent."""
+
+    def __call__(self, body: bytes, fds: Sequence[int] = (), /) -> None:
+        """Send."""
+
+
 OnAnswer: TypeAlias = "Callable[[msgspec.Raw | None, RpcError | None], None]"
 
 MAX_GIVEN_UP = 1024
 """How many calls that were given up are remembered; the answer to an older one is logged as unknown."""
-
-
-class Received:
-    """The answer to `fd.pass`: a result, and the descriptor that came with it.
-
-    It is close-on-exec and the receiver's: a context manager, or `close`, closes it.
-
-    Attributes:
-        result: what `fd.pass` answered.
-        fd: the descriptor; -1 once it is closed or detached.
-    """
-
-    def __init__(self, result: dict[str, Any], fd: int) -> None:
-        self.result = result
-        self.fd = fd
-
-    def detach(self) -> int:
-        """Return the descriptor, which is the caller's to close from now on."""
-        fd, self.fd = self.fd, -1
-        return fd
-
-    def close(self) -> None:
-        """Close the descriptor. Idempotent."""
-        fd = self.detach()
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class HostCall(Generic[T]):
@@ -80,7 +54,7 @@ class HostCall(Generic[T]):
         self.id = call_id
         self.method = method
         self.request: Request | None = None
-        self.wants_fd = False
+        self.wanted_fds = 0
         self.on_answer: OnAnswer | None = None
         self.quiet = False
         self.sent = False
@@ -90,7 +64,7 @@ class HostCall(Generic[T]):
         self._raw: msgspec.Raw | None = None
         self._error: Exception | None = None
         self._value: T | None = None
-        self._fd = -1
+        self._fds: list[int] = []
         self._looked = False
         self._wakers: list[Callable[[], None]] = []
 
@@ -153,19 +127,20 @@ class HostCall(Generic[T]):
                     ErrorCode.PLUGIN_FAILED, f"{self.method}: the answer does not fit: {error}", {"method": self.method}
                 ) from None
             if isinstance(self._value, Received):
-                self._value.fd, self._fd = self._fd, -1
+                self._value.fds, self._fds = self._fds, []
             self._raw = None
         return cast("T", self._value)
 
-    def settle(self, raw: msgspec.Raw | None, error: Exception | None, fd: int = -1) -> list[Callable[[], None]]:
+    def settle(
+        self, raw: msgspec.Raw | None, error: Exception | None, fds: Sequence[int] = ()
+    ) -> list[Callable[[], None]]:
         """Take note of how it ended, with `Calls.changed` held; return whom to wake."""
-        self._raw, self._error, self._fd, self.done = raw, error, fd, True
+        self._raw, self._error, self._fds, self.done = raw, error, list(fds), True
         wakers, self._wakers = self._wakers, []
         return wakers
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        close_all(self._fds)
         if isinstance(self._error, RpcError) and not (self._looked or self.quiet):
             log(f"{self.method} failed, and nobody looked at its answer: {self._error}")
 
@@ -174,12 +149,12 @@ class Calls:
     """The calls of one connection.
 
     Args:
-        send: puts a message's body on the wire.
+        send: puts a message's body on the wire, with descriptors.
         lanes: where to wait.
         requests: the runner's requests on this connection, in whose stead calls are made.
     """
 
-    def __init__(self, send: Callable[[bytes], None], lanes: Lanes, requests: Requests) -> None:
+    def __init__(self, send: Send, lanes: Lanes, requests: Requests) -> None:
         self.send = send
         self.lanes = lanes
         self.changed = threading.Condition()
@@ -191,12 +166,6 @@ class Calls:
         self._given_up: dict[int, HostCall[Any]] = {}
         self._ended = ""
 
-    @property
-    def wanted_descriptors(self) -> int:
-        """How many calls wait for a descriptor, those that were given up included."""
-        with self.changed:
-            return sum(call.wants_fd for table in (self._open, self._given_up) for call in table.values())
-
     def start(
         self,
         method: str,
@@ -204,7 +173,8 @@ class Calls:
         decode: Callable[[msgspec.Raw], T],
         *,
         request: Request | None = None,
-        wants_fd: bool = False,
+        fds: Sequence[int] = (),
+        wanted_fds: int = 0,
         quiet: bool = False,
         on_answer: OnAnswer | None = None,
     ) -> HostCall[T]:
@@ -215,19 +185,20 @@ class Calls:
             params: what msgspec encodes as a JSON object.
             decode: turns the result's JSON into what the call returns; `msgspec.ValidationError` becomes -32000.
             request: what is being worked on: cancelling it cancels the call.
-            wants_fd: whether a descriptor comes with the answer.
+            fds: descriptors that ride on the request; they stay the caller's.
+            wanted_fds: how many descriptors come with a result.
             quiet: whether it is nothing to log when the call fails and nobody looks at its answer.
             on_answer: called on the reading thread with the result or the error, before any message that came later
                 is looked at, also when the call was given up.
 
         Raises:
-            ValueError: it exceeds max_frame.
+            ValueError: it exceeds max_frame, or descriptors cannot be sent here.
         """
         body_params = encode(params)
         with self.changed:
             self._next_id += 1
             call = HostCall(self, self._next_id, method, decode)
-            call.wants_fd = wants_fd
+            call.wanted_fds = wanted_fds
             call.quiet = quiet
             call.on_answer = on_answer
             self._open[call.id] = call
@@ -241,8 +212,8 @@ class Calls:
                 self._close(call, Cancelled())
                 return call
         try:
-            self.send(request_body(call.id, method, body_params))
-        except FrameTooLargeError as error:
+            self.send(request_body(call.id, method, body_params), fds)
+        except ValueError as error:
             self._close(call, error)
             raise
         with self.changed:
@@ -252,12 +223,12 @@ class Calls:
             self._send_cancel(call)
         return call
 
-    def answer(self, message: Message, descriptors: Callable[[], int]) -> bool:
+    def answer(self, message: Message, take: Callable[[int], list[int]]) -> bool:
         """Take an answer.
 
         Args:
             message: the answer.
-            descriptors: returns the next descriptor that came, -1 if there is none.
+            take: returns as many descriptors as came with it, up to a number.
 
         Returns:
             Whether it belongs to a call.
@@ -271,15 +242,16 @@ class Calls:
             return False
         raw = message.result if isinstance(message.result, msgspec.Raw) else None
         error = decode_error(message.error) if isinstance(message.error, msgspec.Raw) else None
-        fd = -1
-        if call.wants_fd and error is None:
-            fd = descriptors()
-            if fd < 0:
-                error = RpcError(ErrorCode.PLUGIN_FAILED, f"{call.method}: no descriptor came with the answer")
+        fds = take(call.wanted_fds) if call.wanted_fds and error is None else []
+        if error is None and len(fds) < call.wanted_fds:
+            close_all(fds)
+            fds = []
+            due = "no descriptor" if call.wanted_fds == 1 else f"fewer than {call.wanted_fds} descriptors"
+            error = RpcError(ErrorCode.PLUGIN_FAILED, f"{call.method}: {due} came with the answer")
         if call.on_answer is not None:
             call.on_answer(raw, error)
-        if not self._close(call, error, raw, fd) and fd >= 0:
-            os.close(fd)
+        if not self._close(call, error, raw, fds):
+            close_all(fds)
         return True
 
     def malformed(self, call_id: RequestId | None, error: RpcError) -> None:
@@ -335,11 +307,11 @@ class Calls:
         self.send(notification_body("$/cancel", b'{"id":%d}' % call.id))
 
     def _close(
-        self, call: HostCall[Any], error: Exception | None, raw: msgspec.Raw | None = None, fd: int = -1
+        self, call: HostCall[Any], error: Exception | None, raw: msgspec.Raw | None = None, fds: Sequence[int] = ()
     ) -> bool:
         with self.changed:
             was_open = self._open.pop(call.id, None) is not None
-            wakers = call.settle(raw, error, fd) if was_open else []
+            wakers = call.settle(raw, error, fds) if was_open else []
             self.changed.notify_all()
         if was_open and call.request is not None:
             self._requests.detach(call.request, call)

@@ -7,7 +7,6 @@ first and starts nothing again; nothing that a handler does or raises ends the c
 
 from __future__ import annotations
 
-import os
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -34,8 +33,7 @@ from utter_sdk.streams import METHODS, OpenStreams
 from utter_sdk.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from utter_protocol.framing import FramingError
     from utter_protocol.messages import Message, RequestId
@@ -54,19 +52,19 @@ _decode_cancel = msgspec.json.Decoder(_CancelParams).decode
 
 
 class Wire(Protocol):
-    """What carries frames: `stdio.Wire`, `sockets.SocketWire`, or a test.
-
-    Attributes:
-        descriptors: what came with the bytes and nobody has taken yet, in order; the reading thread's.
-    """
-
-    descriptors: deque[int]
+    """What carries frames: `stdio.Wire`, `sockets.SocketWire`, or a test. Only `send` is for any thread."""
 
     def read(self) -> bytes:
         """Wait for bytes; empty at the end."""
 
-    def send(self, body: bytes) -> None:
-        """Send one frame, whole, from any thread."""
+    def send(self, body: bytes, fds: Sequence[int] = (), /) -> None:
+        """Send one frame, whole, with descriptors that stay the caller's."""
+
+    def take(self, count: int, /) -> list[int]:
+        """Return up to `count` descriptors that came with the frame that is being handled."""
+
+    def close_surplus(self, unhandled: int, /) -> bool:
+        """Close descriptors that no frame took, while `unhandled` bytes wait; return whether there were any."""
 
 
 class Connection:
@@ -116,8 +114,7 @@ class Connection:
                 self.take(body)
             if junk := decoder.take_junk():
                 log(f"skipped {len(junk)} bytes from the runner that belong to no frame: {junk[:_JUNK_SHOWN]!r}")
-            if wire.descriptors:
-                self.drop_unwanted_descriptors()
+            self.close_surplus(decoder.buffered)
         decoder.end()
 
     def end(self, reason: str) -> None:
@@ -133,16 +130,16 @@ class Connection:
         """End the process, because a handler raised `SystemExit`."""
         self._service.end(exit_code(stop))
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, fds: Sequence[int] = (), /) -> None:
         """Send a message; from any thread. Nothing when the connection has ended.
 
         Raises:
-            FrameTooLargeError: before anything is sent.
+            ValueError: before anything is sent: it exceeds max_frame, or descriptors cannot be sent here.
         """
         if self._ended:
             return
         try:
-            self._wire.send(body)
+            self._wire.send(body, fds)
         except OSError:
             self._service.broken(self)
 
@@ -178,12 +175,10 @@ class Connection:
             except Exception as error:  # noqa: BLE001 - a plugin's code may raise anything
                 log_traceback(error)
 
-    def drop_unwanted_descriptors(self) -> None:
-        """Close what came with a message and belongs to no call; only the reading thread does."""
-        # One that is wanted may be ahead of its frame, which has not arrived whole.
-        while len(self._wire.descriptors) > self.calls.wanted_descriptors:
-            os.close(self._wire.descriptors.pop())
-            log("closed a descriptor that came from the runner although nothing asked for one")
+    def close_surplus(self, unhandled: int) -> None:
+        """Close descriptors that came with messages that announced none, while `unhandled` received bytes wait."""
+        if self._wire.close_surplus(unhandled):
+            log("closed descriptors that came from the runner although nothing asked for them")
 
     def _add_streams(self, streams: OpenStreams) -> None:
         functions: tuple[Callable[..., object], ...] = (streams.subscribe, streams.acknowledge, streams.stop)
@@ -192,11 +187,8 @@ class Connection:
             self._methods[name].prepare()
 
     def _answer(self, message: Message) -> None:
-        if not self.calls.answer(message, self._next_descriptor):
+        if not self.calls.answer(message, self._wire.take):
             log(f"an answer to a request that was never sent (id {message.id!r})")
-
-    def _next_descriptor(self) -> int:
-        return self._wire.descriptors.popleft() if self._wire.descriptors else -1
 
     def _request(self, request_id: RequestId, name: str, raw: msgspec.Raw) -> None:
         try:

@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from utter_protocol.methods import ActionResult, ConfirmResult
-from utter_sdk.calls import HostCall, Received, decode_nothing
+from utter_sdk.received import Received
 from utter_sdk.requests import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from utter_protocol.methods import Provenance
+    from utter_sdk.calls import HostCall
     from utter_sdk.connection import Connection
     from utter_sdk.requests import Request
 
 T = TypeVar("T")
+
+
+class _Emitted(msgspec.Struct):
+    subscribers: int = 0
+
 
 _decode_any = msgspec.json.Decoder().decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -30,12 +36,19 @@ _decode_action = msgspec.json.Decoder(ActionResult).decode
 _decode_confirm = msgspec.json.Decoder(ConfirmResult).decode
 
 
+_decode_emit = msgspec.json.Decoder(_Emitted).decode
+
+
 def _decode_received(raw: msgspec.Raw) -> Received:
-    return Received(_decode_object(raw), -1)
+    return Received(_decode_object(raw), ())
 
 
 def _decode_approved(raw: msgspec.Raw) -> bool:
     return _decode_confirm(raw).approved
+
+
+def _decode_emitted(raw: msgspec.Raw) -> int:
+    return _decode_emit(raw).subscribers
 
 
 def working_on(find: Callable[[], Connection]) -> tuple[Connection, Request | None]:
@@ -136,32 +149,42 @@ class Host:
         """Ask the user a question, at most 500 characters; whether they said yes. No answer is a no."""
         return self._ask("host.confirm", {"text": text}, _decode_approved)
 
-    def emit(self, method: str, data: Any) -> HostCall[None]:
-        """Give an item to everybody who subscribed to the stream `method`.
+    def emit(self, method: str, data: Any) -> HostCall[int]:
+        """Give an item to everybody who subscribed to the stream `method`; how many they are.
 
         For plugins that list a stream without `@plugin.stream`.
         """
-        return self._ask("host.emit", {"method": method, "data": data}, decode_nothing)
+        return self._ask("host.emit", {"method": method, "data": data}, _decode_emitted)
 
     def fd_pass(self, kind: str, meta: Mapping[str, Any] | None = None) -> HostCall[Received]:
         """Ask for a descriptor, on the transports `connect` and `listen` (PROTOCOL.md, "fd.pass").
 
         Args:
             kind: "handle", "memfd" or "memfd.ring"; for the last see `utter_sdk.ring.RingReader`.
-            meta: what belongs to it.
+            meta: what belongs to it; with `wake` a ring comes with a second descriptor.
         """
         connection, request = self._where("fd.pass")
-        asked = {"kind": kind, "meta": meta or {}}
-        return connection.calls.start("fd.pass", asked, _decode_received, request=request, wants_fd=True)
+        given = meta or {}
+        wanted = 2 if kind == "memfd.ring" and given.get("wake") else 1
+        asked = {"kind": kind, "meta": given}
+        return connection.calls.start("fd.pass", asked, _decode_received, request=request, wanted_fds=wanted)
 
     @overload
-    def call(self, method: str, params: Any = None) -> HostCall[Any]: ...
+    def call(self, method: str, params: Any = None, *, fds: Sequence[int] = ()) -> HostCall[Any]: ...
     @overload
-    def call(self, method: str, params: Any = None, *, result: type[T]) -> HostCall[T]: ...
-    def call(self, method: str, params: Any = None, *, result: Any = None) -> HostCall[Any]:
-        """Send any other request, such as `handle.create`; `params` and `result` as in `invoke`."""
+    def call(self, method: str, params: Any = None, *, result: type[T], fds: Sequence[int] = ()) -> HostCall[T]: ...
+    def call(self, method: str, params: Any = None, *, result: Any = None, fds: Sequence[int] = ()) -> HostCall[Any]:
+        """Send any other request, such as `handle.create`.
+
+        Args:
+            method: its name.
+            params: as in `invoke`.
+            result: as in `invoke`.
+            fds: descriptors that ride on it, on the transports `connect` and `listen`; they stay the caller's.
+        """
         connection, request = self._where(method)
-        return connection.calls.start(method, {} if params is None else params, _decoder(result), request=request)
+        given = {} if params is None else params
+        return connection.calls.start(method, given, _decoder(result), request=request, fds=fds)
 
     def _where(self, method: str) -> tuple[Connection, Request | None]:
         return working_on(lambda: self._connection(method))

@@ -1,4 +1,4 @@
-"""A client's socket with the descriptors that travel on it (PROTOCOL.md, "Descriptors and frames").
+"""A client's or a plugin's socket with the descriptors that travel on it (PROTOCOL.md, "Descriptors and frames").
 
 Rules here: what arrives is close-on-exec from the start and is either taken, once, or closed; what is sent stays the
 caller's.
@@ -7,62 +7,20 @@ caller's.
 from __future__ import annotations
 
 import array
-import os
 import socket
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from utter_protocol.descriptors import MAX_FDS_PER_ANSWER, ArrivedDescriptors
+from utter_sdk.received import Received, close_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
+
+__all__ = ["LostDescriptors", "PassingSocket", "Received", "close_all"]
 
 _INT = array.array("i").itemsize
 # One more than may come, to tell too many from too little room.
 _ROOM = socket.CMSG_LEN((MAX_FDS_PER_ANSWER + 1) * _INT)
-
-
-class Received:
-    """What `fd.pass` brought; a context manager that closes what was not detached.
-
-    Attributes:
-        result: the answer's result.
-        fds: the descriptors; empty once they are closed or detached.
-    """
-
-    def __init__(self, result: dict[str, Any], fds: Sequence[int]) -> None:
-        self.result = result
-        self.fds = list(fds)
-
-    @property
-    def fd(self) -> int:
-        """The first descriptor.
-
-        Raises:
-            ValueError: it is closed or detached.
-        """
-        if not self.fds:
-            raise ValueError("the descriptor is closed or detached")
-        return self.fds[0]
-
-    def detach(self) -> int:
-        """Return the first descriptor, which is the caller's to close from now on. Raises as `fd`."""
-        fd = self.fd
-        del self.fds[0]
-        return fd
-
-    def close(self) -> None:
-        """Close the descriptors. Idempotent."""
-        fds, self.fds = self.fds, []
-        close_all(fds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class PassingSocket:
@@ -133,9 +91,3 @@ class LostDescriptors(Exception):
 
     def __str__(self) -> str:
         return "descriptors were lost: this process has too many files open, or too many came"
-
-
-def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors."""
-    for fd in fds:
-        os.close(fd)

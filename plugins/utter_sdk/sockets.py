@@ -15,16 +15,16 @@ import stat
 import struct
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from utter_protocol.framing import MAX_FRAME, encode_frame
+from utter_sdk.passing import LostDescriptors, PassingSocket
 from utter_sdk.runner_socket import MAX_PATH
 from utter_sdk.stdio import FrameTooLargeError, empty_stdin, log, stdout_to_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from utter_sdk.plugin import Transport
 
@@ -35,9 +35,7 @@ LONGEST_PAUSE = 2.0
 """Seconds between two tries to reach a runner that is not there; each pause is twice the one before."""
 
 _READ_SIZE = 256 * 1024
-# The most that the kernel passes with one message (SCM_MAX_FD in include/net/scm.h).
-_MAX_DESCRIPTORS = 253
-_INT = struct.calcsize("i")
+_UCRED = struct.Struct("3i")
 _NOT_THERE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EAGAIN)
 
 
@@ -45,14 +43,13 @@ class SocketWire:
     """Blocking reads for one thread, whole frames out for any, over a connected stream socket that becomes its own.
 
     Attributes:
-        descriptors: what came with the bytes and nobody has taken yet, in order; the reading thread's.
         deadline: `time.monotonic()` until which something must arrive; None: for ever.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.descriptors: deque[int] = deque()
         self.deadline: float | None = None
         self._socket = connection
+        self._passing = PassingSocket(connection)
         self._lock = threading.Lock()
 
     def read(self) -> bytes:
@@ -64,18 +61,13 @@ class SocketWire:
         """
         if self.deadline is not None:
             self._wait(self.deadline)
-        data, ancillary, flags, _ = self._socket.recvmsg(
-            _READ_SIZE, socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT), socket.MSG_CMSG_CLOEXEC
-        )
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self.descriptors.extend(struct.unpack_from(f"{len(payload) // _INT}i", payload))
-        if flags & socket.MSG_CTRUNC:
-            raise OSError(errno.EMFILE, "descriptors were lost, because this process has too many")
-        return data
+        try:
+            return self._passing.receive(_READ_SIZE)
+        except LostDescriptors as lost:
+            raise OSError(errno.EMFILE, str(lost)) from None
 
-    def send(self, body: bytes) -> None:
-        """Send one frame.
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Send one frame, and descriptors with its first byte, which stay the caller's.
 
         Raises:
             FrameTooLargeError: before anything is sent.
@@ -85,7 +77,15 @@ class SocketWire:
             raise FrameTooLargeError(len(body))
         frame = encode_frame(body)
         with self._lock:
-            self._socket.sendall(frame)
+            self._passing.send(frame, fds)
+
+    def take(self, count: int) -> list[int]:
+        """Return up to `count` descriptors that came with the frame that is being handled."""
+        return self._passing.take(count)
+
+    def close_surplus(self, unhandled: int) -> bool:
+        """Close descriptors that no frame took, while `unhandled` bytes wait; return whether there were any."""
+        return self._passing.close_surplus(unhandled)
 
     def end_input(self) -> None:
         """Let `read` return what has arrived, and then the end; from any thread."""
@@ -101,9 +101,7 @@ class SocketWire:
         """Close the socket and what nobody took; only the reading thread does."""
         self.hang_up()
         with self._lock:
-            self._socket.close()
-        while self.descriptors:
-            os.close(self.descriptors.popleft())
+            self._passing.close()
 
     def _wait(self, deadline: float) -> None:
         poll = select.poll()
@@ -220,7 +218,8 @@ class Endpoint:
     def _accept(self, listener: socket.socket) -> SocketWire:
         while True:
             connection, _ = listener.accept()
-            uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _INT))[1]
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            uid = _UCRED.unpack(credentials)[1]
             if uid == os.geteuid():
                 self._waiting = False
                 wire = SocketWire(connection)

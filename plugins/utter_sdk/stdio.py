@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
+from typing import TYPE_CHECKING
 
 from utter_protocol.framing import MAX_FRAME, encode_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _READ_SIZE = 256 * 1024
 
@@ -64,14 +67,9 @@ class FrameTooLargeError(ValueError):
 
 
 class Wire:
-    """Blocking reads for one thread, whole frames out for any.
-
-    Attributes:
-        descriptors: what came with the bytes and nobody has taken yet; pipes carry none.
-    """
+    """Blocking reads for one thread, whole frames out for any."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
-        self.descriptors: deque[int] = deque()
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._lock = threading.Lock()
@@ -88,13 +86,16 @@ class Wire:
             except BlockingIOError:
                 _wait(self._read_fd, for_writing=False)
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
         """Send one frame.
 
         Raises:
             FrameTooLargeError: before anything is sent.
+            ValueError: there are descriptors, which pipes do not carry.
             OSError: the wire broke.
         """
+        if fds:
+            raise ValueError("descriptors travel on sockets only; the transport must be connect or listen")
         if len(body) > MAX_FRAME:
             raise FrameTooLargeError(len(body))
         frame = encode_frame(body)
@@ -105,6 +106,14 @@ class Wire:
                 sent = 0
             if sent != len(frame):
                 self._send_rest(memoryview(frame)[sent:])
+
+    def take(self, _count: int) -> list[int]:
+        """No descriptors come over pipes."""
+        return []
+
+    def close_surplus(self, _unhandled: int) -> bool:
+        """No descriptors come over pipes."""
+        return False
 
     def _send_rest(self, rest: memoryview) -> None:
         while rest:

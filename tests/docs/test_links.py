@@ -119,7 +119,8 @@ def misuse(command: Any, arguments: list[str]) -> str:  # noqa: C901, PLR0911 - 
         else:
             place = places.pop(0)
             choices = (place.metavar or "").split("|")
-            if len(choices) > 1 and word not in choices:
+            # In capitals stands what a word means, not what it is.
+            if len(choices) > 1 and (place.metavar or "").islower() and word not in choices:
                 return f"{place.name} cannot be {word}"
     return ""
 

@@ -299,6 +299,28 @@ def test_a_plugin_subscribes_to_what_it_requires(tmp_path: Path) -> None:
         assert [one["code"] for one in client.wait_seen("answer", 2, plugin="nosy")] == [ErrorCode.NOT_PERMITTED] * 2
 
 
+def test_a_plugin_that_is_not_asked_feeds_everybody_who_has_subscribed(tmp_path: Path) -> None:
+    with running(tmp_path, source("source", "emit")) as (daemon, client), Client(daemon) as other:
+
+        def emit(data: int, method: str = "tick") -> Any:
+            before = len(client.seen("answer"))
+            ask = {"what": "ask", "method": "host.emit", "params": {"method": method, "data": data}}
+            client.invoke("do", ask)
+            return client.wait_seen("answer", before + 1)[-1]
+
+        assert emit(0) == {"subscribers": 0}
+        one, two = client.open("tick"), other.open("tick", mode="reliable")
+        assert emit(1) == {"subscribers": 2}
+        assert client.call("stream.stop", {"stream_id": one}) == {}
+        assert emit(2) == {"subscribers": 1}
+        assert emit(3, "no.such")["code"] == ErrorCode.INVALID_PARAMS
+        other.until(lambda: len(other.items(two)) == 2)
+        assert [(item["seq"], item["data"]) for item in other.items(two)] == [(0, 1), (1, 2)]
+        assert [(item["seq"], item["data"]) for item in client.items(one)] == [(0, 1)]
+        client.send("runner.invoke", {"plugin": "source", "method": "do", "params": {"what": "die"}})
+        assert other.end(two).startswith("source went away: ")
+
+
 # ---- slow clients
 
 

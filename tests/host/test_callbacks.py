@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from support.host import AskingPeer
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import StreamItem
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.supervision.fake import FakeInstance
 
@@ -57,3 +58,24 @@ def test_the_last_who_listens_counts() -> None:
     host.listen("x", lambda *_: heard.append(2))
     host.on_notification(FakeInstance("p"), "x", Raw(b"{}"))
     assert heard == [2]
+
+
+def test_what_nobody_listens_for_by_name_goes_to_whoever_takes_the_rest() -> None:
+    host = HostCallbacks()
+    host.on_notification(FakeInstance("p"), "tick", Raw(b"{}"))
+    heard: list[Any] = []
+    host.listen("known", lambda _instance, _params: heard.append("known"))
+    host.listen_else(lambda instance, method, params: heard.append((instance.id, method, bytes(params))))
+    host.on_notification(FakeInstance("p"), "known", Raw(b"{}"))
+    host.on_notification(FakeInstance("p"), "tick", Raw(b'{"n":1}'))
+    assert heard == ["known", ("p", "tick", b'{"n":1}')]
+
+
+def test_items_are_ignored_until_somebody_takes_them() -> None:
+    host = HostCallbacks()
+    taken: list[Any] = []
+    item = StreamItem("s", 0, Raw(b"1"))
+    host.on_item(FakeInstance("p"), "tick", item)
+    host.on_item = lambda instance, method, one: taken.append((instance.id, method, one.seq))
+    host.on_item(FakeInstance("p"), "tick", item)
+    assert taken == [("p", "tick", 0)]

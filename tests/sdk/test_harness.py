@@ -311,10 +311,18 @@ def test_a_descriptor_comes_with_the_answer(plugin: Plugin) -> None:
         with plugin.host.fd_pass("memfd").result() as received:
             return {"inode": os.fstat(received.fd).st_ino, **received.result}
 
+    @plugin.method("hand_in", blocking=True)
+    def hand_in() -> Any:
+        return plugin.host.call("handle.create", {"fd": True}, fds=[memfd]).result()
+
     memfd = os.memfd_create("test")
+    inode = os.fstat(memfd).st_ino
     try:
-        with PluginHarness(plugin, host={"fd.pass": lambda _: Passing({"size": 0}, (memfd,))}) as harness:
-            assert harness.call("fetch") == {"inode": os.fstat(memfd).st_ino, "size": 0}
+        with PluginHarness(plugin, host={"fd.pass": lambda _: Passing({"size": 0}, (memfd, memfd))}) as harness:
+            # The second one is nobody's, and is closed.
+            assert harness.call("fetch") == {"inode": inode, "size": 0}
+            harness.on_host("handle.create", lambda _: {"inode": os.fstat(harness.descriptors[0]).st_ino})
+            assert harness.call("hand_in") == {"inode": inode}
     finally:
         os.close(memfd)
 
@@ -400,7 +408,10 @@ def test_a_handler_that_ends_the_process_ends_the_plugin(plugin: Plugin, how: st
     def leave(params: dict[str, Any], stream: Stream) -> None:
         raise SystemExit(125)
 
+    go = threading.Event()
+
     def leave_hook() -> None:
+        go.wait()
         raise SystemExit(125)
 
     async def leave_async() -> None:
@@ -413,6 +424,7 @@ def test_a_handler_that_ends_the_process_ends_the_plugin(plugin: Plugin, how: st
     else:
         plugin.method("leave", blocking=how == "worker")(leave_async if how == "async" else leave_hook)
     with PluginHarness(plugin) as harness:
+        go.set()
         use: dict[str, Callable[[], Any]] = {
             "stream": lambda: harness.subscribe("leave").get(),
             "hook": lambda: harness.notification("never"),
@@ -527,6 +539,20 @@ def test_closing_ends_everything(plugin: Plugin) -> None:
     # The same plugin can be run again, with its health as at the start.
     with PluginHarness(plugin) as again:
         assert again.call("plugin.health")["status"] == "ok"
+
+
+def test_a_handler_that_ends_the_process_while_it_is_cancelled_is_closed_all_the_same(plugin: Plugin) -> None:
+    @plugin.method("leave")
+    async def leave() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise SystemExit(3)
+
+    with PluginHarness(plugin) as harness:
+        harness.send("leave")
+        harness.settle()
+    assert harness.exit_code == 3
 
 
 def test_a_thread_that_does_not_end_is_said(plugin: Plugin) -> None:

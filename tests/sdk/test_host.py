@@ -18,7 +18,7 @@ from utter_sdk.lanes import Lanes
 from utter_sdk.requests import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from utter_sdk.testing import PluginProcess
 
@@ -67,7 +67,7 @@ def test_every_callback_says_what_the_protocol_wants(run_plugin: RunPlugin, how:
             assert done == ActionResult(ok=True, detail="Done.")
             assert {wait.format('host.action("media")')} == done
             assert {wait.format('host.confirm("Really?")')} is True
-            assert {wait.format('host.emit("x.changed", [1, {"a": None}])')} is None
+            assert {wait.format('host.emit("x.changed", [1, {"a": None}])')} == 2
             return {wait.format('host.call("handle.stat", {"handle": "h"}, result=dict[str, int])')}
     """
     process = run_plugin(source)
@@ -81,7 +81,7 @@ def test_every_callback_says_what_the_protocol_wants(run_plugin: RunPlugin, how:
     answer("host.perceive", {"tabs": []})
     answer("host.action", {"ok": True, "detail": "Done."})
     answer("host.confirm", {"approved": True})
-    answer("host.emit", None)
+    answer("host.emit", {"subscribers": 2})
     answer("handle.stat", {"size": 3})
     pending = process.send("all")
     assert pending.result() == {"size": 3}
@@ -565,7 +565,7 @@ def test_an_answer_and_a_cancellation_at_once_end_a_call_once(run_plugin: RunPlu
 def make_calls(sent: list[bytes], on_send: Callable[[bytes], None] = lambda _: None) -> tuple[Calls, Requests]:
     requests = Requests()
 
-    def send(body: bytes) -> None:
+    def send(body: bytes, _fds: Sequence[int] = ()) -> None:
         on_send(body)
         sent.append(body)
 
@@ -594,8 +594,8 @@ def test_a_call_that_is_cancelled_while_it_is_sent_is_withdrawn_after_it() -> No
     ]
     with pytest.raises(Cancelled):
         call.result()
-    assert calls.answer(answer_to(1), lambda: -1)
-    assert not calls.answer(answer_to(1), lambda: -1)
+    assert calls.answer(answer_to(1), lambda _: [])
+    assert not calls.answer(answer_to(1), lambda _: [])
 
 
 def test_a_call_of_a_cancelled_request_is_not_sent() -> None:
@@ -616,7 +616,7 @@ def test_a_finished_call_is_forgotten_by_its_request() -> None:
     requests.start(request)
     for n in range(1, 101):
         calls.start("host.context", {}, lambda raw: raw, request=request)
-        calls.answer(answer_to(n), lambda: -1)
+        calls.answer(answer_to(n), lambda _: [])
     assert request.waits == {}
     assert requests.cancel(7) == (False, [])
 
@@ -625,8 +625,8 @@ def test_what_was_given_up_is_bounded() -> None:
     calls, _ = make_calls([])
     for _ in range(2000):
         calls.start("host.context", {}, lambda raw: raw).cancel()
-    assert not calls.answer(answer_to(1), lambda: -1)
-    assert calls.answer(answer_to(2000), lambda: -1)
+    assert not calls.answer(answer_to(1), lambda _: [])
+    assert calls.answer(answer_to(2000), lambda _: [])
     assert len(calls._given_up) < 1024
 
 

@@ -41,7 +41,7 @@ async def settle() -> None:
 @pytest.mark.parametrize(
     ("fake", "real", "names"),
     [
-        (FakeInstance, Instance, ["request", "cancel", "call", "unavailable"]),
+        (FakeInstance, Instance, ["request", "notify", "cancel", "call", "unavailable"]),
         (FakeSupervisor, Supervisor, ["get", "provider", "wait_provider", "missing"]),
     ],
 )
@@ -160,3 +160,24 @@ async def test_a_supervisor_knows_who_provides_what(autojump_clock: MockClock) -
 async def _start_after(instance: FakeInstance, seconds: float) -> None:
     await trio.sleep(seconds)
     instance.start()
+
+
+def test_notifications_are_kept_while_it_runs_and_takes_them() -> None:
+    plugin = FakeInstance("p")
+    assert plugin.notify("stream.ack", b'{"seq":1}')
+    plugin.takes_notifications = False
+    assert not plugin.notify("stream.ack", b'{"seq":2}')
+    plugin.takes_notifications = True
+    plugin.die()
+    assert not plugin.notify("stream.ack", b'{"seq":3}')
+    assert plugin.notified == [("stream.ack", {"seq": 1})]
+
+
+def test_it_says_what_it_offers_as_a_handshake_does() -> None:
+    plugin = FakeInstance("p", provides=("context.live@1",), requires=("tts.speak@1",))
+    assert plugin.handshake is None
+    plugin.describe(methods=["stream.subscribe"], streams=["context.live"], kind="context")
+    said = plugin.handshake
+    assert said is not None
+    assert (said.methods, said.streams, said.kind) == (("stream.subscribe",), ("context.live",), "context")
+    assert (plugin.provides, plugin.requires) == (("context.live@1",), ("tts.speak@1",))

@@ -17,6 +17,7 @@ from utter_protocol.framing import MAX_FRAME
 from utter_protocol.messages import decode_message
 from utter_protocol.methods import HealthResult
 from utter_sdk.connection import Connection, exit_code
+from utter_sdk.received import close_all
 from utter_sdk.service import Service
 from utter_sdk.stdio import FrameTooLargeError
 from utter_sdk.testing.parts import PluginDiedError
@@ -67,7 +68,7 @@ class PluginHarness(RunnerEnd):
         self._plugin = plugin
         self._handshake = handshake
         self._timeout = timeout
-        self._inbox: deque[bytes] = deque()
+        self._inbox: deque[tuple[bytes, list[int]]] = deque()
         self._goal: Callable[[], bool] | None = None
         self._lanes: VirtualLanes | None = None
         self._service: _Service | None = None
@@ -143,14 +144,14 @@ class PluginHarness(RunnerEnd):
         self._running()
         if self._connection is None or self.exit_code is not None:
             raise self._died("nothing can be sent")
-        self._wire.descriptors.extend(os.dup(fd) for fd in fds)
+        self._wire.bring(fds)
         try:
             self._connection.take(body)
         except SystemExit as stop:
             # A handler on this thread ends the process.
             if self.exit_code is None:
                 self.ended(exit_code(stop))
-        self._connection.drop_unwanted_descriptors()
+        self._connection.close_surplus(0)
 
     def wait_for(self, find: Callable[[], T | None], timeout: float | None, what: str) -> T:
         """Run the plugin until `find` returns something.
@@ -201,12 +202,13 @@ class PluginHarness(RunnerEnd):
             self._service.over = True
         left = lanes.close(self._timeout)
         self._plugin.served_by = None
+        self.close_descriptors()
         if left:
             raise RuntimeError(f"{self._name()}: still running after it was cancelled: {', '.join(left)}")
 
-    def arrived(self, body: bytes) -> None:
+    def arrived(self, body: bytes, fds: Sequence[int]) -> None:
         """Take what the plugin sends, from any thread. For the wire."""
-        self._inbox.append(body)
+        self._inbox.append((body, [os.dup(fd) for fd in fds]))
         lanes = self._lanes
         if lanes is not None:
             # A closed loop takes nothing any more.
@@ -236,7 +238,8 @@ class PluginHarness(RunnerEnd):
 
     def _drain(self) -> None:
         while self._inbox:
-            body = self._inbox.popleft()
+            body, fds = self._inbox.popleft()
+            self.descriptors += fds
             with self._changed:
                 self._sort(decode_message(body))
         if self._goal is not None and self._lanes is not None and self._goal():
@@ -301,15 +304,30 @@ class _Wire:
     """The plugin's end of a connection that is none."""
 
     def __init__(self, harness: PluginHarness) -> None:
-        self.descriptors: deque[int] = deque()
+        self._fds: list[int] = []
         self._harness = harness
+
+    def bring(self, fds: Sequence[int]) -> None:
+        """Have copies of descriptors come with the next message."""
+        self._fds += [os.dup(fd) for fd in fds]
 
     def read(self) -> bytes:
         """Nobody reads; the harness hands messages in."""
         raise NotImplementedError
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
         """Hand a message to the test."""
         if len(body) > MAX_FRAME:
             raise FrameTooLargeError(len(body))
-        self._harness.arrived(body)
+        self._harness.arrived(body, fds)
+
+    def take(self, count: int) -> list[int]:
+        """Give the descriptors that came with the message."""
+        taken, self._fds = self._fds[:count], self._fds[count:]
+        return taken
+
+    def close_surplus(self, _unhandled: int) -> bool:
+        """Close what the message did not announce."""
+        surplus = self.take(len(self._fds))
+        close_all(surplus)
+        return bool(surplus)

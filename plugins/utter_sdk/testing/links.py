@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Transport = Literal["stdio", "connect", "listen"]
 
 _READ_SIZE = 65536
+_MAX_DESCRIPTORS = 16
 _DIAL_PAUSE = 0.005
 
 
@@ -36,6 +37,7 @@ class Link:
 
     Attributes:
         ended: why nothing will come any more; empty while something may.
+        descriptors: what came and nobody has taken out.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Link:
     ) -> None:
         self.read_fd = read_fd
         self.ended = ""
+        self.descriptors: list[int] = []
         self.writing_closed = False
         self.name = "its stdin" if connection is None else "the connection"
         self.source = "its stdout" if connection is None else "the connection"
@@ -52,10 +55,14 @@ class Link:
 
     def read(self) -> bytes:
         """Return what has arrived; empty at the end."""
-        try:
+        if self._socket is None:
             return os.read(self.read_fd, _READ_SIZE)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, _READ_SIZE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return b""
+        self.descriptors += fds
+        return data
 
     def write(self, data: bytes, fds: Sequence[int], seconds: float) -> bool:
         """Send bytes, and descriptors with the first of them; return whether the plugin took all in `seconds`.

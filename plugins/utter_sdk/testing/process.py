@@ -206,6 +206,7 @@ class PluginProcess(RunnerEnd):
         os.close(self._wake[0])
         for link in self._links:
             link.close()
+        self.close_descriptors()
         if self._door is not None:
             self._door.close()
         for stream in (popen.stdout, popen.stderr):
@@ -301,6 +302,7 @@ class PluginProcess(RunnerEnd):
                 if not self._stderr_ended and not self._read_log(log):
                     poll.unregister(log)
                 for fd, data in came.items():
+                    self._take_descriptors(links[fd][0])
                     self._take(*links[fd], data)
                     if not data:
                         poll.unregister(fd)
@@ -325,6 +327,10 @@ class PluginProcess(RunnerEnd):
             if not data:
                 self._stderr_ended = True
                 return False
+
+    def _take_descriptors(self, link: Link) -> None:
+        fds, link.descriptors = link.descriptors, []
+        self.descriptors += fds
 
     def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
         try:

@@ -33,6 +33,7 @@ from utter_protocol.methods import (
     StreamData,
     SubscribeResult,
 )
+from utter_sdk.received import close_all
 from utter_sdk.testing.parts import Asked, Mode, OfferedStream, Passing, Pending, PluginStream
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class RunnerEnd:
         hello: answer to `protocol.hello`, after the handshake.
         description: answer to `plugin.describe`, after the handshake.
         health: answer to `plugin.health` during the handshake.
+        descriptors: what the plugin has sent with its messages, oldest first; what the test does not take out is closed
+            at the end.
     """
 
     hello: HelloResult
@@ -62,6 +65,7 @@ class RunnerEnd:
 
     def __init__(self, settings: Mapping[str, Any] | None) -> None:
         self._settings = dict(settings or {})
+        self.descriptors: list[int] = []
         self._changed = threading.Condition()
         self._next_id = 0
         self._open: set[int] = set()
@@ -183,6 +187,11 @@ class RunnerEnd:
         """Let the plugin subscribe to the stream `method`; `mode` is what it gets if it asks for none."""
         stream = self._offers[method] = OfferedStream(self, method, mode)
         return stream
+
+    def close_descriptors(self) -> None:
+        """Close what the plugin has sent and the test has not taken."""
+        fds, self.descriptors = self.descriptors, []
+        close_all(fds)
 
     def wait_answer(self, pending: Pending, timeout: float | None) -> Any:
         """Raises and returns as `Pending.result`."""

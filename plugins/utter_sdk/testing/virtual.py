@@ -26,6 +26,7 @@ Ts = TypeVarTuple("Ts")
 
 # The loop's own pipe, which wakes it.
 _OWN_DESCRIPTORS = 1
+_STUCK = "every handler waits, and no timer is set"
 
 
 class StuckError(Exception):
@@ -170,39 +171,36 @@ class VirtualLanes(Lanes):
         """Do what the loop does when nothing is ready: wait for what is real, else let the time jump. For the loop."""
         left = self._give_up_at - time.monotonic()
         if self._rest == "loop":
-            self.loop.stop()
-            return []
+            return self._stop()
         busy = [worker.name for worker in self._workers if worker.is_busy(self.now)]
         if busy or self.loop.in_executors:
             return self._wait(select, left, f"still runs: {', '.join(busy) or 'a function in an executor'}")
         real = open_fds > _OWN_DESCRIPTORS or _waits_for_a_program()
+        strangers = {thread.name for thread in set(threading.enumerate()) - self._others if not self._knows(thread)}
         # What ended just now has told the loop before it ended.
         ready = select(0)
-        if ready:
-            return ready
-        if self._rest == "all":
-            self.loop.stop()
-            return []
-        return self._let_time_pass(timeout, select, left, real=real)
+        if ready or self._rest == "all":
+            return ready or self._stop()
+        next_timer = self._next_timer(timeout)
+        if real:
+            return self._wait_for_real(select, left, next_timer)
+        if next_timer is None:
+            why = f"nothing came from the plugin's own threads: {', '.join(strangers)}"
+            return self._wait(select, left if strangers else 0, why if strangers else _STUCK)
+        if left <= 0:
+            raise StuckError("timers went on and on")
+        self._jump(next_timer)
+        return []
 
-    def _let_time_pass(
-        self, timeout: float | None, select: Callable[[float | None], list[Any]], left: float, *, real: bool
-    ) -> list[Any]:
+    def _stop(self) -> list[Any]:
+        self.loop.stop()
+        return []
+
+    def _next_timer(self, timeout: float | None) -> float | None:
         deadlines = [worker.waits[2] for worker in self._workers if worker.waits and worker.waits[2] is not None]
         if timeout is not None:
             deadlines.append(self.now + timeout)
-        next_timer = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        if real:
-            return self._wait_for_real(select, left, next_timer)
-        if next_timer is not None:
-            if left <= 0:
-                raise StuckError("timers went on and on")
-            self._jump(next_timer)
-            return []
-        strangers = {thread.name for thread in set(threading.enumerate()) - self._others if not self._knows(thread)}
-        if strangers:
-            return self._wait(select, left, f"nothing came from the plugin's own threads: {', '.join(strangers)}")
-        raise StuckError("every handler waits, and no timer is set")
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def close(self, seconds: float) -> list[str]:
         """End tasks and threads; return the names of what did not end in `seconds`."""
@@ -228,8 +226,12 @@ class VirtualLanes(Lanes):
         return left + [worker.name for worker in self._workers if worker.thread.is_alive()]
 
     def _run_to_end(self, last: Coroutine[Any, Any, Any], seconds: float) -> None:
-        self.loop.create_task(last).add_done_callback(lambda _: self.loop.stop())
-        self.run_loop(seconds)
+        task = self.loop.create_task(last)
+        task.add_done_callback(lambda _: self.loop.stop())
+        while not task.done():
+            # A handler that ends the process has nothing left to end.
+            with suppress(SystemExit):
+                self.run_loop(seconds)
 
     def _wait_for_real(
         self, select: Callable[[float | None], list[Any]], left: float, next_timer: float | None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from utter_sdk.conformance.report import Check, Report
 
 _STYLES = {"fails": "red", "warning": "yellow", "skipped": "dim", "evidence": "", "summary": "bold"}
+_HANDSHAKE_S = 10.0
 _WORK_S = 30.0
 
 
@@ -48,7 +49,8 @@ def check_plugin(wanted: Wanted, *, as_json: bool) -> Exit:
 
     subject = _subject(wanted)
     _check_only(wanted.only, plugin.CHECKS)
-    limits = plugin.Limits(answer=wanted.timeout, work=max(_WORK_S, wanted.timeout))
+    handshake, work = max(_HANDSHAKE_S, wanted.timeout), max(_WORK_S, wanted.timeout)
+    limits = plugin.Limits(handshake=handshake, answer=wanted.timeout, work=work)
     with Busy("Checking"):
         report = plugin.check_plugin(subject, limits, loud=wanted.loud, only=wanted.only)
     return show(report, as_json=as_json)

@@ -18,7 +18,7 @@ from utter_protocol.blobs import HandleInfo, handle_of
 from utter_protocol.errors import ErrorCode, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
@@ -106,9 +106,6 @@ class Books:
         self._blobs: dict[str, dict[Hold, None]] = {}
         self._total = 0
         self._sweep: Deadline | None = None
-
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(list(self._by_age))
 
     @property
     def total(self) -> int:

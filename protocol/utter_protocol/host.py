@@ -16,7 +16,7 @@ from utter_protocol.methods import Provenance  # noqa: TC001 - msgspec resolves 
 MAX_DEPTH = 8
 """How many requests may stand one upon the other: runner to plugin, plugin to the next, and so on."""
 MAX_HOST_CALLS = 64
-"""How many `host.*` requests of one plugin may be in flight."""
+"""How many requests of one plugin may be in flight, of every kind."""
 MAX_QUESTION = 500
 """The longest text of `host.confirm`, in characters."""
 

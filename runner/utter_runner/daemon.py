@@ -21,7 +21,7 @@ from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.kinds import SttPartial, SttResult
+from utter_protocol.kinds import SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
@@ -366,9 +366,10 @@ class Daemon:
         self._supervisor.note_health(instance, health)
 
     def _partial(self, instance: Instance, params: Raw) -> None:
-        partial = decode_answer(params, SttPartial, "stt.partial", instance.id)
-        self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
-        self._partials.send(partial)
+        partial = self._voice.recogniser.on_partial(instance, params)
+        if partial is not None:
+            self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
+            self._partials.send(partial)
 
     def _final(self, session: str, transcript: Transcript) -> None:
         self._finals.send(SttResult(session=session, text=transcript.text.strip(), confidence=transcript.confidence))

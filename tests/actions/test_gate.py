@@ -472,7 +472,7 @@ async def test_a_pending_question_does_not_hold_up_allowed_steps() -> None:
 # ---- callbacks that fail
 
 
-def boom(*_: object) -> None:
+def boom(*_: object, **_options: object) -> None:
     raise ValueError("boom")
 
 
@@ -535,7 +535,7 @@ async def test_an_on_reply_that_raises_does_so_not_to_who_cancels(
         await settle()
 
 
-@pytest.mark.parametrize("where", ["surfaces", "emit", "confirmer"])
+@pytest.mark.parametrize("where", ["surfaces", "emit", "confirmer", "plugin"])
 async def test_a_confirmation_that_fails_is_an_error_and_no_approval(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -543,8 +543,8 @@ async def test_a_confirmation_that_fails_is_an_error_and_no_approval(
     stage = Stage(Person(answer=True))
     async with stage.running():
         with pytest.MonkeyPatch.context() as patch:
-            target = {"surfaces": "_surfaces", "emit": "_emit", "confirmer": "ask"}[where]
-            patch.setattr(stage.confirmer, target, boom)
+            target = {"surfaces": "_surfaces", "emit": "_emit", "confirmer": "ask", "plugin": "request"}[where]
+            patch.setattr(stage.plugin if where == "plugin" else stage.confirmer, target, boom)
             ending = stage.submit(WIPE)
             await ending.wait()
             assert ending.error.code == ErrorCode.INTERNAL_ERROR

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from support.streams import Bed, Sink, source
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.dataplane.streams import RELIABLE_HOLD
 from utter_runner.host.upstream import MAX_STREAM_ID
 from utter_runner.supervision.fake import FakeInstance
 
@@ -557,6 +558,24 @@ def test_everybody_gets_what_is_emitted_and_each_counts_for_itself() -> None:
     one.stop()
     assert emit(bed, 7) == 1
     assert bed.plugin.received == []
+
+
+def test_what_is_emitted_faster_than_it_is_taken_is_bounded() -> None:
+    """A room of the runner that takes a stream for itself has no queue of its own that could end it."""
+    bed = Bed(source("source", asked=False), window=8)
+    sink, lossy = fed(bed, "reliable"), fed(bed, "lossy")
+    for _ in range(8 + RELIABLE_HOLD):
+        emit(bed)
+    sink.ack(99)
+    for _ in range(100):
+        emit(bed)
+    assert sink.ends == []
+    assert emit(bed) == 2
+    assert emit(bed) == 2
+    assert sink.ends == [f"source sent {8 + RELIABLE_HOLD} items more than were taken"]
+    assert len(sink.items) == 8 + RELIABLE_HOLD + 101
+    assert emit(bed) == 1
+    assert lossy.ends == []
 
 
 def test_what_is_not_listed_cannot_be_emitted() -> None:

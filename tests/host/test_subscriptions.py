@@ -20,6 +20,7 @@ from utter_runner.host.relay import Relay
 from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.peer import Peer
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
+from utter_runner.supervision.work import Work
 
 
 class Door:
@@ -110,6 +111,22 @@ def test_a_plugin_gets_nothing_that_it_does_not_require(rig: Rig, method: str) -
     house.ask("stream.subscribe", method=method)
     assert codes(house.answers()) == [(1, ErrorCode.NOT_PERMITTED)]
     assert house.source.received == []
+
+
+def test_a_plugin_that_reads_the_screen_all_the_time_is_tainted_in_all_that_it_does(rig: Rig) -> None:
+    house = House(rig, requires=("context.live@1", "input.keys@1"))
+    before, after, later = Work("user"), Work("user"), Work("user")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=before.below("asker", "a"))
+    house.ask("stream.subscribe", method="context.live")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=after.below("asker", "b"))
+    assert [(work.provenance, work.sources) for work in (before, after)] == [("screen", ("context.live",))] * 2
+    house.asker.die()
+    house.asker.start()
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=later.below("asker", "c"))
+    assert later.provenance == "user"
+    # Keys are the runner's own to hear, whatever a plugin requires.
+    house.ask("stream.subscribe", method="input.keys")
+    assert codes(house.answers())[-1][1] == ErrorCode.NOT_PERMITTED
 
 
 def test_a_plugin_that_draws_gets_what_the_user_sees(rig: Rig) -> None:

@@ -209,3 +209,23 @@ async def test_a_final_text_of_an_earlier_epoch_is_not_that_of_the_next() -> Non
     with pytest.raises(RpcError):
         await stream.finish(5.0)
     assert recogniser._open == {}
+
+
+async def test_a_plugin_is_heard_about_its_own_utterances_only() -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}})
+
+    def heard(who: FakeInstance, session: str = "s1") -> str | None:
+        partial = recogniser.on_partial(who, Raw(msgspec.json.encode({"session": session, "text": "lights"})))
+        return None if partial is None else partial.text
+
+    assert heard(instance) is None
+    stream = await recogniser.start("s1")
+    assert heard(instance) == "lights"
+    assert heard(instance, "s2") is None
+    assert heard(FakeInstance("liar", provides=("stt.partial@1",))) is None
+    instance.die("backoff", "killed")
+    instance.start()
+    assert heard(instance) is None
+    stream.cancel()
+    with pytest.raises(RpcError, match=r"ear answered stt\.partial"):
+        recogniser.on_partial(instance, Raw(b"{}"))

@@ -19,6 +19,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_runner.confirm.confirmer import Question
 from utter_runner.policy import Allow, Confirm, Deny, decide
+from utter_runner.rpc.interface import internal_error
 from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class ActionGate:
             error = await ask()
         except Exception as caught:
             logger.exception("a confirmation failed")
-            error = RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(caught).__name__}")
+            error = internal_error(caught)
         except BaseException:
             # The runner stops; whoever submitted the step is told even so.
             reply(None, error)
@@ -181,8 +182,13 @@ class ActionGate:
         if submission.cancelled:
             error = _cancelled()
         if error is None:
-            invoke()
-        else:
+            try:
+                invoke()
+            except Exception as caught:
+                # All who wait for a confirmation share one nursery.
+                logger.exception("a confirmed step could not be sent")
+                error = internal_error(caught)
+        if error is not None:
             reply(None, error)
 
     async def _ask(

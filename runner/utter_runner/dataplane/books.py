@@ -7,6 +7,8 @@ counted apart, so that nobody's gifts keep it from making its own. A timer runs 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,13 +18,15 @@ from utter_protocol.blobs import HandleInfo, handle_of
 from utter_protocol.errors import ErrorCode, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
 
 SWEEP_AT_ONCE = 64
 """How many expired handles are let go in one go."""
+# Seconds until the next go, in which the loop does what else there is.
+_SWEEP_PAUSE = 0.001
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +106,6 @@ class Books:
         self._blobs: dict[str, dict[Hold, None]] = {}
         self._total = 0
         self._sweep: Deadline | None = None
-
-    def __iter__(self) -> Iterator[Hold]:
-        return iter(list(self._by_age))
 
     @property
     def total(self) -> int:
@@ -193,18 +194,19 @@ class Books:
             self._by_age.move_to_end(hold)
         self._arm()
 
-    def _arm(self) -> None:
+    def _arm(self, earliest: float = -inf) -> None:
         if self._by_age:
-            self._sweep = self._deadlines.add(next(iter(self._by_age)).expires, self._on_sweep)
+            at = max(next(iter(self._by_age)).expires, earliest)
+            self._sweep = self._deadlines.add(at, self._on_sweep)
 
     def _on_sweep(self) -> None:
         self._sweep = None
         now = trio.current_time()
-        for hold in list(self)[:SWEEP_AT_ONCE]:
+        for hold in list(islice(self._by_age, SWEEP_AT_ONCE)):
             if hold.expires > now:
                 break
             self._discard(hold)
-        self._arm()
+        self._arm(now + _SWEEP_PAUSE)
 
 
 def quota_reached(bound: str, limit: int) -> RpcError:

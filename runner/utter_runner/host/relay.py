@@ -125,7 +125,7 @@ class Relay:
         wanted: Mode | None = mode or (contract.mode if contract is not None else None)
         epoch = self._epoch(instance)
         if instance.running and (instance.handshake is None or SUBSCRIBE not in instance.handshake.methods):
-            fed = Fed(epoch, method, wanted or "lossy")
+            fed = Fed(epoch, method, wanted or "lossy", self._window)
             epoch.fed.setdefault(method, {})[fed] = None
             on_open(fed, None)
             return _no_cancel

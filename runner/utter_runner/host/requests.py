@@ -28,6 +28,7 @@ from utter_runner.policy import Origin
 from utter_runner.policy.chars import visible
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
+from utter_runner.supervision.work import SCREEN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PERCEPTION = "perception."
-# What is read through these comes from the screen.
-_SCREEN = ("context.", PERCEPTION)
 
 
 class Emitter(Protocol):
@@ -165,7 +164,7 @@ class HostRequests:
             ended = True
             if cancel is not None:
                 work.remove_child(cancel)
-            if error is None and method.startswith(_SCREEN):
+            if error is None and method.startswith(SCREEN):
                 work.taint(method)
             if result is not None:
                 self._carry(result, provider.id, instance.id)

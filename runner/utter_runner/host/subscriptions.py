@@ -12,6 +12,7 @@ from utter_protocol.contracts import STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import StreamAckParams, StreamStopParams, SubscribeParams, SubscribeResult
 from utter_runner.rpc.params import decode_params
+from utter_runner.supervision.work import SCREEN
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -85,14 +86,19 @@ class Subscriptions:
                 f"{instance.id} may not have the stream {params.method!r}: its requires do not name the capability",
                 {"method": params.method, "requires": list(instance.requires)},
             )
+        if params.method.startswith(SCREEN):
+            # From now on it knows what is on the screen, whatever it works on.
+            instance.reads(params.method)
         self._subscribe(peer, request_id, params, asker=instance)
 
     def _permits(self, instance: Instance, method: str) -> bool:
         if method in self._own:
             return instance.handshake is not None and instance.handshake.kind == "ui"
         contract = STREAMS.get(method)
-        return contract is not None and any(
-            self._registry.satisfies(contract.capability, required) for required in instance.requires
+        return (
+            contract is not None
+            and contract.kind != "input"
+            and any(self._registry.satisfies(contract.capability, required) for required in instance.requires)
         )
 
     def _subscribe(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import StreamAckParams, StreamStopParams
+from utter_runner.dataplane.streams import RELIABLE_HOLD
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -193,22 +194,29 @@ class Subscription:
 class Fed:
     """A subscription to a stream that a plugin feeds by `host.emit`: the runner counts, and nobody is asked."""
 
-    __slots__ = ("_epoch", "_method", "_seq", "mode", "sink")
+    __slots__ = ("_acked", "_epoch", "_method", "_most", "_seq", "mode", "sink")
 
-    def __init__(self, epoch: PluginEpoch, method: str, mode: Mode) -> None:
+    def __init__(self, epoch: PluginEpoch, method: str, mode: Mode, window: int) -> None:
         self.mode: Mode = mode
         self.sink: Sink = _nowhere
         self._epoch = epoch
         self._method = method
-        self._seq = -1
+        self._most = window + RELIABLE_HOLD
+        self._seq = self._acked = -1
 
     def item(self, data: Raw) -> None:
         """The plugin sent an item."""
+        # A subscriber's own queue ends before; what the runner takes for itself has none.
+        if self.mode == "reliable" and self._seq - self._acked > self._most:
+            self.stop()
+            self.sink.finish(f"{self._epoch.instance.id} sent {self._most} items more than were taken")
+            return
         self._seq += 1
         self.sink.put(self._seq, data)
 
     def acknowledge(self, seq: int) -> None:
-        """The plugin knows no credit."""
+        """Take note: the plugin knows no credit."""
+        self._acked = max(self._acked, seq)
 
     def stop(self) -> None:
         """Get no more."""

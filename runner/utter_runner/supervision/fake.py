@@ -88,6 +88,7 @@ class FakeInstance:
         self.takes_notifications = True
         self.deadlines = deadlines
         self._open: dict[RequestId, FakeRequest] = {}
+        self._reads: dict[str, None] = {}
         self._next_id = count(1).__next__
         self._changed: Callable[[], None] = _nobody
         self._arrived = trio.Event()
@@ -158,6 +159,7 @@ class FakeInstance:
     def start(self) -> None:
         """The process of the next epoch runs and is admitted."""
         self.epoch += 1
+        self._reads = {}
         self.status = "ready"
         self.detail = ""
         self._next_id = count(1).__next__
@@ -181,6 +183,9 @@ class FakeInstance:
             on_reply=on_reply,
             work=work,
         )
+        if work is not None:
+            for source in self._reads:
+                work.taint(source)
         self.received.append(request)
         self._open[request.id] = request
         self._arrived.set()
@@ -212,6 +217,13 @@ class FakeInstance:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise self.unavailable()
         return await wait_for_reply(self, method, params, timeout, work)
+
+    def reads(self, source: str) -> None:
+        """The plugin reads the screen all the time from now on; see `Instance.reads`."""
+        self._reads[source] = None
+        for request in self._open.values():
+            if request.work is not None:
+                request.work.taint(source)
 
     def work_of(self, request_id: RequestId | None) -> Work:
         """Return the work that a request of the plugin belongs to; see `Instance.work_of`. Raises RpcError."""

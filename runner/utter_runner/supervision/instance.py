@@ -132,6 +132,7 @@ class Instance:
         self._warned: set[str] = set()
         self.works: dict[RequestId, Work] = {}
         """What the requests in flight of this epoch are part of, as far as that was said."""
+        self._reads: dict[str, None] = {}
         self._health: HealthResult | None = None
         self._reactor = reactor
         self._deadlines = deadlines
@@ -198,6 +199,7 @@ class Instance:
         self.handshake = None
         self.missing = ()
         self.works = {}
+        self._reads = {}
         self._health = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
@@ -328,6 +330,8 @@ class Instance:
             return None
         if work is None:
             return self.peer.request(method, params, on_reply, timeout=timeout)
+        for source in self._reads:
+            work.taint(source)
         works = self.works
         ended = False
 
@@ -345,6 +349,12 @@ class Instance:
         if not ended:
             works[request_id] = work
         return request_id
+
+    def reads(self, source: str) -> None:
+        """The plugin reads the screen all the time from now on: that taints whatever it works on in this epoch."""
+        self._reads[source] = None
+        for work in self.works.values():
+            work.taint(source)
 
     def work_of(self, request_id: RequestId | None) -> Work:
         """Return the work that a plugin's own request belongs to.

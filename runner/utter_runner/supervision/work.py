@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SCREEN = ("context.", "perception.")
+"""Beginnings of methods and streams: what is read through these comes from the screen."""
+
 
 class Work:
     """One request on its way through the plugins.

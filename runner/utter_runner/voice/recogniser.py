@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import RpcError
-from utter_protocol.kinds import SttResult
+from utter_protocol.kinds import SttPartial, SttResult
 from utter_protocol.messages import encode
 from utter_protocol.methods import SttFeedParams, SttSession, SttStartParams, Transcript
 from utter_runner.supervision.dialect import decode_answer
@@ -63,6 +63,12 @@ class PluginRecogniser:
             stream.cancel()
             raise
         return stream
+
+    def on_partial(self, instance: Instance, params: Raw) -> SttPartial | None:
+        """Return what a plugin has understood so far of an utterance of its own, else None. Raises RpcError."""
+        partial = decode_answer(params, SttPartial, "stt.partial", instance.id)
+        stream = self._open.get(partial.session)
+        return partial if stream is not None and stream.is_at(instance) else None
 
     def on_final(self, instance: Instance, params: Raw) -> None:
         """`stt.final` of a plugin. Raises RpcError."""
@@ -136,9 +142,13 @@ class PluginStream:
         self._error = error
         self._decided.set()
 
+    def is_at(self, instance: Instance) -> bool:
+        """Whether a plugin, in the epoch that it is in, has this utterance."""
+        return instance is self._instance and instance.epoch == self._epoch
+
     def note_final(self, instance: Instance, transcript: Transcript) -> None:
         """A plugin says what was said; of what it says more than once the first counts."""
-        if instance is self._instance and instance.epoch == self._epoch and not self._decided.is_set():
+        if self.is_at(instance) and not self._decided.is_set():
             self._transcript = transcript
             self._decided.set()
 

@@ -30,8 +30,14 @@ def _descriptors() -> set[str]:
 
 
 def _children() -> set[str]:
-    lists = (path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return {f"child process {pid}" for pids in lists for pid in pids.split()}
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        try:
+            found |= {f"child process {pid}" for pid in path.read_text().split()}
+        except FileNotFoundError:
+            # Of a thread that has ended meanwhile.
+            continue
+    return found
 
 
 def _threads() -> set[threading.Thread]:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from support.conformance import BAD_PLUGIN, argv
+from support.daemon import Daemon
 from support.terminal import UTTER
 from utter_runner.cli import main
-from utter_sdk.conformance.report import Check, Outcome, Report
 
 EXAMPLES = Path(__file__).parents[2] / "plugins" / "examples"
 MANIFEST = f"""
@@ -167,35 +167,18 @@ def test_what_a_plugin_wrote_is_harmless(capsys: pytest.CaptureFixture[str]) -> 
     assert "\x1b" not in shown
 
 
-def test_a_runner_is_checked_by_the_checks_of_runners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from types import ModuleType  # noqa: PLC0415 - only here
-
-    from utter_runner.cli import conformance  # noqa: PLC0415 - loaded when it is used
-
-    module = ModuleType("support_runner_checks")
-    asked: list[Any] = []
-
-    check = Check("client.hello", "It answers.", "The client API")
-
-    def check_runner(socket: str, **options: Any) -> Report:
-        asked.append((socket, options))
-        return Report(socket, (Outcome(check, "fails", "It does not."),))
-
-    module.__dict__.update(check_runner=check_runner, CHECKS=(check,))
-    module.__spec__ = __spec__
-    monkeypatch.setitem(sys.modules, "support_runner_checks", module)
-    monkeypatch.setattr(conformance, "_RUNNER_CHECKS", "support_runner_checks")
-    (tmp_path / "token").write_text("secret\n")
-    options = ["--timeout", "3", "--only", "client.", "--token-file", str(tmp_path / "token")]
-    assert main(["conformance", "--runner", "/run/x.sock", *options]) == 1
-    assert asked == [("/run/x.sock", {"timeout": 3.0, "only": ["client."], "token": "secret"})]
-    assert "fails  client.hello: It answers." in capsys.readouterr().out
-    assert main(["conformance", "--runner", "/run/x.sock", "--only", "framing."]) == 2
-    monkeypatch.setattr(conformance, "_RUNNER_CHECKS", "there_is_no_such_module")
-    assert main(["conformance", "--runner", "/run/x.sock"]) == 2
-    assert "no checks of runners" in capsys.readouterr().err
+def test_a_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text("correct-horse-battery-staple\n")
+    with Daemon(tmp_path, '[socket]\ntoken = "correct-horse-battery-staple"\n') as daemon:
+        runner = ["conformance", "--json", "--runner", str(daemon.socket), "--only", "api.", "--only", "auth."]
+        assert main([*runner, "--token-file", str(tmp_path / "token")]) == 0
+        assert {"api.status", "auth.token"} <= holding(document(capsys))
+        assert main([*runner, "--timeout", "30"]) == 0
+        assert "api.status" not in holding(document(capsys))
+    assert main(["conformance", "--runner", str(tmp_path / "nobody.sock")]) == 1
+    assert "fails  connect.answers: " in capsys.readouterr().out
+    assert main(["conformance", "--runner", str(tmp_path / "nobody.sock"), "--only", "hello."]) == 2
+    assert "No check begins with 'hello.'." in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_it_and_all_that_it_started(tmp_path: Path) -> None:

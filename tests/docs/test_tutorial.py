@@ -15,6 +15,7 @@ from support.docs import ROOT, Block, blocks, write_files
 from support.terminal import UTTER, Terminal
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.manifest import load_manifest
+from utter_sdk.client import Client
 from utter_sdk.testing import PluginProcess
 
 PAGE = (ROOT / "docs" / "writing-a-plugin.md").read_text()
@@ -110,8 +111,7 @@ def test_the_lamp_in_the_runner(directory: Path) -> None:
     lamp = directory / "lamp.txt"
 
     def params(op: str, provenance: str = "user", **args: object) -> dict[str, object]:
-        step = {"op": op, "args": args, "provenance": provenance}
-        return {"plugin": "lamp", "method": "action.invoke", "params": step}
+        return {"plugin": "lamp", "method": "action.invoke", "params": step(op, provenance, **args)}
 
     with lamp_daemon(directory) as daemon, daemon.client() as client:
         answer = client.call("runner.command", {"utterance": "Dim the lamp to two percent."}, timeout=10)
@@ -136,6 +136,16 @@ def test_the_lamp_in_the_runner(directory: Path) -> None:
             other._send_request("runner.invoke", params("lamp_fade", percent=100, seconds=20))
             daemon.wait_for("lamp: fading to 100 %")
         daemon.wait_for("lamp: stopped at ")
+        # A question of the plugin's own, and the stream of what its answer lets happen.
+        with daemon.client() as other, daemon.client() as watcher:
+            other.on_request("host.confirm", lambda question: asked.append(question) or {"approved": True})
+            watching = watcher.subscribe("lamp.brightness")
+            first = watching.get(10)["percent"]
+            assert other.call("runner.invoke", params("lamp_blink"), timeout=10)["ok"] is True
+            assert watching.get(10)["percent"] in {0, 100}
+            assert lamp.read_text() == f"{first}\n"
+            assert asked[-1]["text"].startswith("The plugin lamp asks: ")
+        watch_until_bright(directory, daemon, client)
         # Health.
         lamp.unlink(missing_ok=True)
         lamp.mkdir()
@@ -145,6 +155,24 @@ def test_the_lamp_in_the_runner(directory: Path) -> None:
         lamp.rmdir()
         assert client.call("runner.invoke", params("lamp", state="off"), timeout=10)["ok"] is True
         assert client.call("runner.plugins", {}, timeout=10)["plugins"][0]["status"] == "ready"
+
+
+def watch_until_bright(directory: Path, daemon: Daemon, client: Client) -> None:
+    """Run the reader's `watch.py` while the lamp is switched."""
+    env = {**daemon.env, "UTTER_SOCKET": str(daemon.socket)}
+    switch = {"plugin": "lamp", "method": "action.invoke"}
+    client.call("runner.invoke", {**switch, "params": step("lamp", state="off")}, timeout=10)
+    with subprocess.Popen([sys.executable, "watch.py"], cwd=directory, env=env, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == b"0 %\n"
+        client.call("runner.invoke", {**switch, "params": step("lamp", state="on")}, timeout=10)
+        assert watching.stdout.readline() == b"100 %\n"
+        assert watching.wait(20) == 0
+
+
+def step(op: str, provenance: str = "user", **args: object) -> dict[str, object]:
+    """The params of `action.invoke`."""
+    return {"op": op, "args": args, "provenance": provenance}
 
 
 def refusal(call: object, params: dict[str, object]) -> int:

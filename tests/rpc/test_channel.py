@@ -327,6 +327,43 @@ def test_who_is_drained_may_write_on_without_nesting(rig: Rig, end: End) -> None
     assert received == b"".join(b"%06d" % number for number in range(19_999, -1, -1))
 
 
+def test_what_is_written_by_who_is_drained_leaves_in_one_call(rig: Rig, end: End, calls: Calls) -> None:
+    left = 3
+
+    def refill() -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            for _ in range(50):
+                end.channel.write(b"x" * 10)
+
+    end.channel.on_drained = refill
+    # Outside of a turn, and inside of one.
+    end.channel.write(b"y")
+    assert calls.writes == [1, 500, 500, 500]
+    left = 1
+    end.on_data = lambda _data: end.channel.write(b"z")
+    end.remote.write(b"go")
+    rig.settle()
+    assert calls.writes[4:] == [len(b"go"), 1, 500]
+    assert len(end.remote.read()) == 2002
+
+
+def test_what_was_written_before_an_accident_leaves_all_the_same(rig: Rig, end: End) -> None:
+    def fail() -> None:
+        end.channel.write(b"b")
+        raise RuntimeError("a defect")
+
+    end.channel.on_drained = fail
+    with pytest.raises(RuntimeError):
+        end.channel.write(b"a")
+    end.channel.on_drained = None
+    rig.settle()
+    assert end.remote.read() == b"ab"
+    end.channel.write(b"c")
+    assert end.remote.read() == b"c"
+
+
 # ---- breaking off
 
 

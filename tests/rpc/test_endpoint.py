@@ -8,41 +8,18 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.endpoints import another_runner
 from utter_runner.rpc import endpoint as room
 from utter_runner.rpc.endpoint import MAX_PATH_BYTES, Endpoint, EndpointError, default_socket_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SERVE = """
-import sys
-from pathlib import Path
-from utter_runner.rpc.endpoint import Endpoint
-endpoint = Endpoint(Path(sys.argv[1]))
-print("serving", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_runner(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A second process that owns the endpoint."""
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"serving\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager

@@ -311,10 +311,18 @@ def test_a_descriptor_comes_with_the_answer(plugin: Plugin) -> None:
         with plugin.host.fd_pass("memfd").result() as received:
             return {"inode": os.fstat(received.fd).st_ino, **received.result}
 
+    @plugin.method("hand_in", blocking=True)
+    def hand_in() -> Any:
+        return plugin.host.call("handle.create", {"fd": True}, fds=[memfd]).result()
+
     memfd = os.memfd_create("test")
+    inode = os.fstat(memfd).st_ino
     try:
-        with PluginHarness(plugin, host={"fd.pass": lambda _: Passing({"size": 0}, (memfd,))}) as harness:
-            assert harness.call("fetch") == {"inode": os.fstat(memfd).st_ino, "size": 0}
+        with PluginHarness(plugin, host={"fd.pass": lambda _: Passing({"size": 0}, (memfd, memfd))}) as harness:
+            # The second one is nobody's, and is closed.
+            assert harness.call("fetch") == {"inode": inode, "size": 0}
+            harness.on_host("handle.create", lambda _: {"inode": os.fstat(harness.descriptors[0]).st_ino})
+            assert harness.call("hand_in") == {"inode": inode}
     finally:
         os.close(memfd)
 

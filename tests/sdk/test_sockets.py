@@ -450,6 +450,20 @@ def listen() -> dict:
         received.close()
         return {"frames": len(ring.read(0, ring.position)) // 4, "rate": ring.layout.rate}
 
+@plugin.method("ring", blocking=True)
+def ring() -> dict:
+    with plugin.host.fd_pass("memfd.ring", {"wake": True}).result() as received:
+        return {"inodes": [inode(fd) for fd in received.fds]}
+
+@plugin.method("hand_in", blocking=True)
+def hand_in() -> Any:
+    from utter_sdk.handles import sealed_memfd
+    fd = sealed_memfd(b"x" * 100_000)
+    try:
+        return plugin.host.call("handle.create", {"fd": True}, fds=[fd]).result()
+    finally:
+        os.close(fd)
+
 @plugin.method("fds")
 def fds() -> list:
     import gc
@@ -483,6 +497,48 @@ def test_a_descriptor_comes_with_the_answer(run: RunPlugin, transport: str, meth
     assert answer == {"result": {"size": 3}, "inode": inode(memfd), "inheritable": False}
     assert asked == [{"kind": "memfd", "meta": {"size": 3}}]
     assert process.call("fds") == before
+
+
+@BOTH
+def test_a_ring_that_wakes_comes_with_two(run: RunPlugin, transport: str, memfd: int) -> None:
+    process = run(DESCRIPTORS, transport=transport)
+    waker, other = os.pipe()
+    asked: list[Any] = []
+    process.on_host("fd.pass", lambda params: asked.append(params) or Passing({"rate": 16_000}, (memfd, waker)))
+    before = process.call("fds")
+    try:
+        assert process.call("ring") == {"inodes": [inode(memfd), inode(waker)]}
+        assert asked == [{"kind": "memfd.ring", "meta": {"wake": True}}]
+        process.on_host("fd.pass", lambda _: Passing({}, (memfd,)))
+        with pytest.raises(RpcError, match="fewer than 2 descriptors came with the answer"):
+            process.call("ring")
+    finally:
+        os.close(waker)
+        os.close(other)
+    assert process.call("fds") == before
+
+
+@BOTH
+def test_a_descriptor_rides_on_a_request(run: RunPlugin, transport: str) -> None:
+    process = run(DESCRIPTORS, transport=transport)
+    before = process.call("fds")
+
+    def create(params: dict[str, Any]) -> dict[str, Any]:
+        assert params == {"fd": True}
+        fd = process.descriptors.pop(0)
+        try:
+            return {"handle": "h", "size": os.fstat(fd).st_size}
+        finally:
+            os.close(fd)
+
+    process.on_host("handle.create", create)
+    assert process.call("hand_in") == {"handle": "h", "size": 100_000}
+    assert process.call("hand_in") == {"handle": "h", "size": 100_000}
+    assert process.call("fds") == before
+    # What a test does not take is closed with the process.
+    process.on_host("handle.create", lambda _: {"handle": "h", "size": 0})
+    process.call("hand_in")
+    assert len(process.descriptors) == 1
 
 
 @BOTH
@@ -582,6 +638,8 @@ def test_stdio_carries_no_descriptors(run_plugin: RunPlugin) -> None:
     process.on_host("fd.pass", lambda _: {})
     with pytest.raises(RpcError, match="no descriptor came with the answer"):
         process.call("fetch", {"kind": "memfd", "meta": {}})
+    with pytest.raises(RpcError, match="ValueError: descriptors travel on sockets only; the transport must be"):
+        process.call("hand_in")
 
 
 @pytest.fixture

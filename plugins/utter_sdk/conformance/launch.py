@@ -83,21 +83,8 @@ class Subject:
         file = Path(path)
         file = file / "utter-plugin.toml" if file.is_dir() else file
         manifest = load_manifest(file)
-        argv = expand_entrypoint(manifest, sys.executable, file.parent)
-        if manifest.runtime == "wasm":
-            module, *arguments = argv
-            # The runner's host of modules, which is a program of its own.
-            argv = [
-                sys.executable,
-                "-P",
-                "-m",
-                "utter_runner.wasm",
-                "--",
-                str(file.parent.absolute() / module),
-                *arguments,
-            ]
         return cls(
-            argv=tuple(argv),
+            argv=tuple(expand_entrypoint(manifest, sys.executable, file.parent)),
             cwd=str(file.parent.absolute()),
             id=manifest.name,
             transport=transport or manifest.transport,

@@ -111,8 +111,8 @@ class Channel:
         first = not out
         out.append(data)
         self.queued += len(data)
-        # What is not the first has somebody who writes it: this turn's flush, or the kernel when it takes more.
-        if first and not self._blocked:
+        # Otherwise somebody sends it: this turn's flush, the one that asked for more, or the kernel when it takes more.
+        if first and not (self._blocked or self._draining):
             self._reactor.at_turn_end(self._flush)
 
     @property
@@ -294,6 +294,32 @@ class Channel:
             self._update_interest(self._write_fd)
 
     def _flush(self) -> None:
+        self._send()
+        while not (self._out or self.closed or self.broken):
+            if self._close_when_flushed:
+                self.close()
+            elif self._refill():
+                self._send()
+                continue
+            return
+
+    def _refill(self) -> bool:
+        """Say that nothing is queued any more; whether there is something again."""
+        if self.on_drained is None or self._draining:
+            return False
+        # What it writes waits until it has written all of it, and leaves in one system call.
+        self._draining = True
+        try:
+            self.on_drained()
+        except Exception:
+            if self._out:
+                self._reactor.again(self._flush)
+            raise
+        finally:
+            self._draining = False
+        return bool(self._out)
+
+    def _send(self) -> None:
         while self._out and not (self._blocked or self.closed or self.broken):
             data = self._next_chunk()
             try:
@@ -311,17 +337,6 @@ class Channel:
                 self._out.appendleft(data if type(data) is Parcel and not sent else memoryview(data)[sent:])
                 self._blocked = True
                 self._update_interest(self._write_fd)
-        if self._out or self.closed or self.broken:
-            return
-        if self._close_when_flushed:
-            self.close()
-        elif self.on_drained is not None and not self._draining:
-            # What it writes is flushed at once and must not come back here: a long queue would nest as deep.
-            self._draining = True
-            try:
-                self.on_drained()
-            finally:
-                self._draining = False
 
     def _send_parcel(self, parcel: Parcel) -> int:
         """Send what the kernel takes; raises as os.write."""

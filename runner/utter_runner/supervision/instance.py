@@ -19,7 +19,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.interface import guarded
-from utter_runner.rpc.peer import Limits, OnReply, Peer
+from utter_runner.rpc.peer import Peer
 from utter_runner.supervision.launch import launch
 from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId, StreamItem
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
+    from utter_runner.rpc.interface import Limits, OnReply
     from utter_runner.rpc.reactor import Reactor
     from utter_runner.supervision.dialect import Dialect, Handshake
     from utter_runner.supervision.launch import Launched

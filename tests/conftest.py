@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,12 @@ def _descriptors() -> set[str]:
 
 
 def _children() -> set[str]:
-    lists = (path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    return {f"child process {pid}" for pids in lists for pid in pids.split()}
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        # A thread that has been joined may still be listed.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found |= {f"child process {pid}" for pid in path.read_text().split()}
+    return found
 
 
 def _threads() -> set[threading.Thread]:

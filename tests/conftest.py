@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +32,11 @@ def _descriptors() -> set[str]:
 def _children() -> set[str]:
     found = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        # A thread that has been joined may still be listed.
-        with suppress(FileNotFoundError, ProcessLookupError):
+        try:
             found |= {f"child process {pid}" for pid in path.read_text().split()}
+        except FileNotFoundError:
+            # Of a thread that has ended meanwhile.
+            continue
     return found
 
 

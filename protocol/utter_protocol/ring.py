@@ -1,7 +1,7 @@
 """Layout of the shared audio ring (PROTOCOL.md, "The audio ring"): one writer, many readers, one memfd.
 
-Rules here: pure functions over bytes; who maps, seals and wakes lives in `utter_runner.dataplane.ring`. Every integer
-is little-endian and naturally aligned.
+Rules here: nothing but memory that is handed in is touched; who maps, seals and wakes lives in
+`utter_runner.dataplane.ring` and `utter_sdk.ring`. Every integer is little-endian and naturally aligned.
 
 Header, 128 bytes:
 
@@ -37,7 +37,13 @@ checks F_GET_SEALS for F_SEAL_SHRINK before it maps, so that the mapping cannot 
 from __future__ import annotations
 
 import struct
+import sys
+import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import mmap
 
 MAGIC = b"UTTRRING"
 VERSION = 1
@@ -58,6 +64,21 @@ _HEADER = struct.Struct("<8s6IQ")
 
 class RingError(ValueError):
     """A ring that cannot be used; the message names the header's field and what it holds."""
+
+
+class Overrun(Exception):
+    """The writer has overwritten frames that were asked for.
+
+    Args:
+        oldest: the first frame that could be read when this was noticed; go on there or a little later.
+    """
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        self.oldest = oldest
+
+    def __str__(self) -> str:
+        return f"The audio ring has moved on; the oldest frame in it is now {self.oldest}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +160,16 @@ def parse_header(header: bytes | memoryview, size: int) -> RingLayout:
     return layout
 
 
+def check_byte_order() -> None:
+    """Go on only where the counters can be loaded and stored as they lie.
+
+    Raises:
+        RingError: the machine is not little-endian.
+    """
+    if sys.byteorder != "little":
+        raise RingError("the audio ring is little-endian, and this machine is not")
+
+
 def oldest_frame(claimed: int, capacity: int) -> int:
     """The first frame that the writer has not begun to overwrite."""
     return max(0, claimed - capacity)
@@ -158,6 +189,101 @@ def spans(layout: RingLayout, start: int, count: int) -> list[tuple[int, int]]:
     first = min(count, layout.capacity - slot)
     pieces = [(slot, first), (0, count - first)]
     return [(HEADER_SIZE + at * layout.frame_size, frames * layout.frame_size) for at, frames in pieces if frames]
+
+
+class Fence:
+    """Orders memory accesses before it before those after it, on every CPU.
+
+    A lock's release followed by its acquire is a full barrier on the weakly ordered CPUs that Linux desktops have.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """What is above a call in the program has happened before what is below it."""
+        # The release is the first one's, the acquire the second one's.
+        with self._lock:
+            pass
+        with self._lock:
+            pass
+
+
+class RingView:
+    """A ring as its reader sees it; a context manager that lets go the memory. One thread at a time may use it.
+
+    Args:
+        memory: all of the ring, mapped so that nobody can cut it short. `close` closes it; when this raises, it stays
+            the caller's.
+
+    Attributes:
+        layout: rate, channels and capacity.
+
+    Raises:
+        RingError: it is no ring.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        check_byte_order()
+        self.layout = parse_header(memory[:HEADER_SIZE], len(memory))
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        # Each counter is loaded in one piece: it is aligned, and an item of an array of 64 bits.
+        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
+        self._fence = Fence()
+
+    @property
+    def position(self) -> int:
+        """How many frames have been written since the ring was made."""
+        return self._counters[POSITION]
+
+    @property
+    def oldest(self) -> int:
+        """The first frame that can still be read."""
+        return oldest_frame(self._counters[CLAIMED], self.layout.capacity)
+
+    @property
+    def generation(self) -> int:
+        """How often the audio source was opened again. Where it changes, time has passed between two frames."""
+        return self._counters[GENERATION]
+
+    def read(self, start: int, count: int) -> bytes:
+        """Copy the frames [start, start + count): 32-bit floats, little-endian, channels interleaved.
+
+        Raises:
+            Overrun: some of them have been overwritten.
+            ValueError: a negative number, or frames that are not written yet.
+        """
+        position = self._counters[POSITION]
+        if start < 0 or count < 0 or start + count > position:
+            raise ValueError(f"frames {start} to {start + count} were asked for; frames 0 to {position} are written")
+        self._fence()
+        self._check(start)
+        data = self._copy(start, count)
+        self._fence()
+        self._check(start)
+        return data
+
+    def close(self) -> None:
+        """Unmap. Idempotent."""
+        self._counters.release()
+        self._bytes.release()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self, start: int) -> None:
+        oldest = self.oldest
+        if start < oldest:
+            raise Overrun(oldest)
+
+    def _copy(self, start: int, count: int) -> bytes:
+        pieces = spans(self.layout, start, count)
+        return b"".join(self._bytes[offset : offset + length] for offset, length in pieces)
 
 
 def _check_bound(name: str, value: int, highest: int) -> None:

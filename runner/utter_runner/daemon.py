@@ -41,7 +41,7 @@ from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
 from utter_runner.rpc.deadlines import Deadlines
-from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.spec import Timing

@@ -10,11 +10,8 @@ descriptor. Rounds of all alternate, pinned to one CPU where the system allows i
 
 from __future__ import annotations
 
-import argparse
 import array
-import json
 import os
-import select
 import socket
 import statistics
 import subprocess
@@ -25,6 +22,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common import arguments, daemon, patiently, pin, show
+
 from utter_protocol.blobs import MAX_INLINE
 from utter_sdk.client import Client, RunnerUnavailable
 
@@ -33,19 +32,8 @@ if TYPE_CHECKING:
 
 SIZES = {"4 KiB": 4 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "64 MiB": 64 << 20}
 
-CONFIG = """
-[audio]
-source = "none"
-cues = false
-[hotkeys]
-enabled = false
-[socket]
-allow_same_uid = true
-[runner]
-socket_path = "{directory}/runner.sock"
+REST = """
 handle_root = "{directory}/handles"
-[log]
-level = "error"
 """
 
 GIVER = """
@@ -128,42 +116,21 @@ def times(act: Callable[[], None], seconds: float) -> list[float]:
     return found
 
 
-def connect(path: str) -> Client:
-    """Connect once the runner listens; neither side can tell us when."""
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            return Client.connect(path)
-        except RunnerUnavailable:
-            if time.monotonic() > deadline:
-                raise
-            select.select([], [], [], 0.01)
-
-
 def measure(seconds: float, rounds: int) -> dict[str, object]:
     """Run everything; return the report."""
-    pinned = False
-    try:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        pinned = True
-    except (AttributeError, OSError):
-        pass
-    report: dict[str, object] = {"pinned": pinned}
+    report: dict[str, object] = {"pinned": pin()}
     with ExitStack() as stack:
         # Where handles are kept by default is memory, too.
         shared = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private directory in it
-        directory = stack.enter_context(tempfile.TemporaryDirectory(dir=shared))
-        config = Path(directory, "runner.toml")
-        config.write_text(CONFIG.format(directory=directory))
-        runner = stack.enter_context(subprocess.Popen([sys.executable, "-m", "utter_runner", "--config", str(config)]))
-        stack.callback(runner.terminate)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared)))
+        path = stack.enter_context(daemon(directory, REST.format(directory=directory)))
         near, far = socket.socketpair()
         stack.enter_context(near)
-        argv = [sys.executable, "-c", GIVER, str(far.fileno()), str(config)]
+        argv = [sys.executable, "-c", GIVER, str(far.fileno()), __file__]
         giver = stack.enter_context(subprocess.Popen(argv, pass_fds=[far.fileno()]))
         stack.callback(giver.terminate)
         far.close()
-        client = stack.enter_context(connect(f"{directory}/runner.sock"))
+        client = stack.enter_context(patiently(lambda: Client.connect(path), RunnerUnavailable))
         bench, floor = Runner(client), taking(near)
         share = seconds / rounds
         for name, size in SIZES.items():
@@ -185,17 +152,8 @@ def measure(seconds: float, rounds: int) -> dict[str, object]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per figure")
-    parser.add_argument("--rounds", type=int, default=3, help="how often the figures alternate")
-    options = parser.parse_args()
-    report = measure(options.seconds, options.rounds)
-    if options.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:8} {value}")
+    options = arguments(__doc__, seconds=(1.0, "per figure"), rounds=(3, "how often the figures alternate"))
+    show(measure(options.seconds, options.rounds), as_json=options.json)
 
 
 if __name__ == "__main__":

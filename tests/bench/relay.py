@@ -9,11 +9,7 @@ deadlines, no policy. Rounds of both alternate, so that what disturbs the machin
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import select
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,11 +18,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from common import Connection, arguments, daemon, frame, p50_and_p99, pin, show
+
 HERE = Path(__file__).parent
 PLUGIN = HERE / "echo_plugin.py"
 DEPTHS = (1, 8, 32, 128)
 CYCLE = 4096
-DAEMON = ("-m", "utter_runner")
 
 RELAY = """
 import os, select, socket, subprocess, sys
@@ -47,97 +44,12 @@ plugin.stdin.close()
 plugin.wait()
 """
 
-CONFIG = """
-[audio]
-source = "none"
-cues = false
-[hotkeys]
-enabled = false
-[socket]
-allow_same_uid = true
-[runner]
-socket_path = "{socket}"
-[log]
-level = "error"
+ENTRY = """
 [[plugin]]
 id = "echo"
 kind = "action"
 entrypoint = ["{python}", "{plugin}", "echo"]
 """
-
-
-def frame(message: dict[str, object]) -> bytes:
-    """One message as a frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-
-
-class Connection:
-    """A blocking client that reads frames and nothing else."""
-
-    def __init__(self, path: str) -> None:
-        self.socket = connect(path)
-        self.buffer = b""
-
-    def close(self) -> None:
-        """Hang up."""
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        """Send everything."""
-        self.socket.sendall(data)
-
-    def receive(self) -> bytes:
-        """Return one body."""
-        while True:
-            end = self.buffer.find(b"\r\n\r\n")
-            if end >= 0:
-                size = end + 4 + int(self.buffer[16:end])
-                if len(self.buffer) >= size:
-                    body, self.buffer = self.buffer[end + 4 : size], self.buffer[size:]
-                    return body
-            data = self.socket.recv(262144)
-            if not data:
-                raise SystemExit("the connection was closed in the middle of the bench")
-            self.buffer += data
-
-    def receive_all(self) -> int:
-        """Return how many bodies have arrived, at least one; every one must be a result."""
-        while True:
-            count = self.buffer.count(b"Content-Length: ")
-            end = self.buffer.rfind(b"\r\n\r\n")
-            last = self.buffer.rfind(b"Content-Length: ")
-            if end > last >= 0 and len(self.buffer) == end + 4 + int(self.buffer[last + 16 : end]):
-                if self.buffer.count(b'"result"') != count:
-                    raise SystemExit(f"the bench got an error: {self.buffer[:500]!r}")
-                self.buffer = b""
-                return count
-            data = self.socket.recv(262144)
-            if not data:
-                raise SystemExit("the connection was closed in the middle of the bench")
-            self.buffer += data
-
-    def call(self, message: dict[str, object]) -> dict[str, object]:
-        """One request, decoded answer."""
-        self.send(frame(message))
-        answer: dict[str, object] = json.loads(self.receive())
-        return answer
-
-
-def connect(path: str) -> socket.socket:
-    """Connect once the other side listens; the directory is polled because neither side can tell us."""
-    deadline = time.monotonic() + 30
-    while True:
-        client = socket.socket(socket.AF_UNIX)
-        try:
-            client.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            client.close()
-            if time.monotonic() > deadline:
-                raise SystemExit(f"nobody listens on {path}") from None
-            select.select([], [], [], 0.01)
-        else:
-            return client
 
 
 def one_at_a_time(connection: Connection, request: bytes, seconds: float) -> list[float]:
@@ -181,28 +93,18 @@ def pipelined(connection: Connection, request: bytes, depth: int, seconds: float
 
 def measure(seconds: float, rounds: int) -> dict[str, object]:
     """Run everything; return the report."""
-    pinned = False
-    try:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        pinned = True
-    except (AttributeError, OSError):
-        pass
+    pinned = pin()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         relay_path = str(directory / "relay.sock")
         relay = stack.enter_context(subprocess.Popen([sys.executable, "-c", RELAY, relay_path, str(PLUGIN)]))
         stack.callback(relay.terminate)
-        socket_path = str(directory / "runner.sock")
-        config = directory / "runner.toml"
-        config.write_text(CONFIG.format(socket=socket_path, python=sys.executable, plugin=PLUGIN))
-        runner = stack.enter_context(subprocess.Popen([sys.executable, *DAEMON, "--config", str(config)]))
-        stack.callback(runner.terminate)
+        path = stack.enter_context(daemon(directory, ENTRY.format(python=sys.executable, plugin=PLUGIN)))
         floor = Connection(relay_path)
         stack.callback(floor.close)
-        client = Connection(socket_path)
+        client = Connection(path)
         stack.callback(client.close)
-        while client.call({"jsonrpc": "2.0", "id": 1, "method": "runner.status"})["result"]["state"] != "ready":  # type: ignore[index]  # a bench reads JSON
-            select.select([], [], [], 0.01)
+        client.wait_ready()
         plain = frame({"jsonrpc": "2.0", "id": 1, "method": "echo.get", "params": {"n": 7}})
         invoke = frame(
             {
@@ -235,10 +137,11 @@ def measure(seconds: float, rounds: int) -> dict[str, object]:
             for depth in DEPTHS:
                 rps[str(depth)].append(pipelined(client, invoke, depth, share))
     floor_p50 = statistics.median(floors)
+    p50, p99 = p50_and_p99(invokes)
     return {
         "floor_p50_us": round(floor_p50, 1),
-        "p50_us": round(statistics.median(invokes), 1),
-        "p99_us": round(statistics.quantiles(invokes, n=100)[98], 1),
+        "p50_us": p50,
+        "p99_us": p99,
         "ratio": round(statistics.median(invokes) / floor_p50, 2),
         "action_p50_us": round(statistics.median(actions), 1),
         "action_ratio": round(statistics.median(actions) / floor_p50, 2),
@@ -250,17 +153,8 @@ def measure(seconds: float, rounds: int) -> dict[str, object]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--seconds", type=float, default=3.0, help="per figure")
-    parser.add_argument("--rounds", type=int, default=3, help="how often the figures alternate")
-    options = parser.parse_args()
-    report = measure(options.seconds, options.rounds)
-    if options.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:14} {value}")
+    options = arguments(__doc__, seconds=(3.0, "per figure"), rounds=(3, "how often the figures alternate"))
+    show(measure(options.seconds, options.rounds), as_json=options.json)
 
 
 if __name__ == "__main__":

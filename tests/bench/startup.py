@@ -9,8 +9,6 @@ and how often the idle runner wakes with the microphone closed (voluntary contex
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import signal
 import statistics
@@ -21,6 +19,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from common import DAEMON, HEAD, arguments, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,19 +40,6 @@ def get(params: dict) -> dict:
 plugin.run()
 """
 
-HEAD = """
-[audio]
-source = "none"
-cues = false
-[hotkeys]
-enabled = false
-[socket]
-allow_same_uid = true
-[runner]
-socket_path = "{socket}"
-[log]
-level = "info"
-"""
 ENTRY = """
 [[plugin]]
 id = "{name}"
@@ -107,10 +94,10 @@ def runner(directory: Path, plugin: Path, count: int) -> Iterator[tuple[subproce
     """A running daemon, and the milliseconds from exec to ready."""
     config = directory / "runner.toml"
     entries = [ENTRY.format(name=name, python=sys.executable, plugin=plugin) for name in names(count)]
-    config.write_text(HEAD.format(socket=directory / "runner.sock") + "".join(entries))
+    config.write_text(HEAD.format(level="info", socket=directory / "runner.sock") + "".join(entries))
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "utter_runner", "--config", str(config)],
+        [sys.executable, *DAEMON, "--config", str(config)],
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
     )
@@ -184,18 +171,13 @@ def measure(count: int, rounds: int, idle: float) -> dict[str, object]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--plugins", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--idle", type=float, default=20.0, help="seconds to watch the idle runner")
-    options = parser.parse_args()
-    report = measure(options.plugins, options.rounds, options.idle)
-    if options.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:20} {value}")
+    options = arguments(
+        __doc__,
+        plugins=(20, "how many"),
+        rounds=(5, "how often both alternate"),
+        idle=(20.0, "seconds to watch the idle runner"),
+    )
+    show(measure(options.plugins, options.rounds, options.idle), as_json=options.json)
 
 
 if __name__ == "__main__":

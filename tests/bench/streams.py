@@ -14,9 +14,6 @@ second come in all. The last row has one subscriber and that pace: nothing may b
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import select
 import statistics
 import subprocess
@@ -27,12 +24,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-from relay import DAEMON, Connection, frame  # noqa: E402 - the bench beside this one
-from stream_plugin import METHOD, answer, closed, data_of, head_of, item  # noqa: E402 - as above
+from common import Connection, arguments, daemon, frame, p50_and_p99, pin, show
+from stream_plugin import METHOD, answer, closed, data_of, head_of, item
 
-PLUGIN = HERE / "stream_plugin.py"
+PLUGIN = Path(__file__).with_name("stream_plugin.py")
 PAYLOADS = {640: 40_000, 3_200: 20_000, 32_000: 4_000}
 """How many items of each size a measurement has, over all subscribers."""
 SUBSCRIBERS = (1, 32)
@@ -64,19 +59,8 @@ while data := os.read(back, 65536):
 plugin.wait()
 """
 
-CONFIG = """
-[audio]
-source = "none"
-cues = false
-[hotkeys]
-enabled = false
-[socket]
-allow_same_uid = true
-[runner]
-socket_path = "{socket}"
+REST = """
 credit_window = {window}
-[log]
-level = "error"
 [[plugin]]
 id = "source"
 kind = "bundle"
@@ -248,6 +232,7 @@ def row(directory: Path, path: str, tasks: list[Task], rounds: int) -> list[dict
     rows = []
     for task, slow, found in zip(tasks, paced, results, strict=True):
         latencies = run(path, slow).latencies if not task.rate else [x for one in found for x in one.latencies]
+        p50, p99 = p50_and_p99(latencies)
         fps, floor_fps = statistics.median(one.fps for one in found), statistics.median(floors)
         rows.append(
             {
@@ -259,8 +244,8 @@ def row(directory: Path, path: str, tasks: list[Task], rounds: int) -> list[dict
                 "floor_fps": round(floor_fps),
                 "ratio": round(floor_fps / fps, 2),
                 "lost": sum(one.lost for one in found),
-                "p50_us": round(statistics.median(latencies), 1),
-                "p99_us": round(statistics.quantiles(latencies, n=100)[98], 1),
+                "p50_us": p50,
+                "p99_us": p99,
             }
         )
     return rows
@@ -268,24 +253,15 @@ def row(directory: Path, path: str, tasks: list[Task], rounds: int) -> list[dict
 
 def measure(rounds: int, scale: float) -> dict[str, object]:
     """Run everything; return the report."""
-    pinned = False
-    try:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        pinned = True
-    except (AttributeError, OSError):
-        pass
+    pinned = pin()
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        socket_path = str(directory / "runner.sock")
-        config = directory / "runner.toml"
-        config.write_text(CONFIG.format(socket=socket_path, python=sys.executable, plugin=PLUGIN, window=WINDOW))
-        runner = stack.enter_context(subprocess.Popen([sys.executable, *DAEMON, "--config", str(config)]))
-        stack.callback(runner.terminate)
+        rest = REST.format(python=sys.executable, plugin=PLUGIN, window=WINDOW)
+        socket_path = stack.enter_context(daemon(directory, rest))
         client = Connection(socket_path)
         stack.callback(client.close)
-        while client.call({"jsonrpc": "2.0", "id": 1, "method": "runner.status"})["result"]["state"] != "ready":  # type: ignore[index]  # a bench reads JSON
-            select.select([], [], [], 0.01)
+        client.wait_ready()
         run(socket_path, Task("lossy", 640, 1, 2_000))
         for subscribers in SUBSCRIBERS:
             for payload, items in PAYLOADS.items():
@@ -298,14 +274,14 @@ def measure(rounds: int, scale: float) -> dict[str, object]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--rounds", type=int, default=3, help="how often the figures alternate")
-    parser.add_argument("--scale", type=float, default=1.0, help="how many items, as a part of the usual number")
-    options = parser.parse_args()
+    options = arguments(
+        __doc__,
+        rounds=(3, "how often the figures alternate"),
+        scale=(1.0, "how many items, as a part of the usual number"),
+    )
     report = measure(options.rounds, options.scale)
     if options.json:
-        print(json.dumps(report))
+        show(report, as_json=True)
         return
     rows = report["rows"]
     assert isinstance(rows, list)

@@ -22,7 +22,7 @@ from utter_runner.clients import server as room
 from utter_runner.clients.auth import Credentials
 from utter_runner.clients.server import AUTH_SECONDS, AUTH_TRIES
 from utter_runner.config import SocketConfig
-from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.interface import Limits
 
 if TYPE_CHECKING:
     from trio.testing import MockClock

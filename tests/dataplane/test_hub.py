@@ -181,6 +181,31 @@ def test_the_end_of_a_connection_ends_its_streams_and_tells_their_source(rig: Ri
         reader.open()
 
 
+def test_a_connection_that_is_found_broken_while_it_is_told_an_end_is_left_once(rig: Rig) -> None:
+    """Outside of a turn the write that tells it finds out, and ends the other streams before it returns."""
+    hub = Hub(queue=8, window=8)
+    reader = Reader(rig, hub)
+
+    class Client(Recorder):
+        def on_closed(self, peer: Peer, reason: str) -> None:
+            super().on_closed(peer, reason)
+            hub.forget(peer)
+
+    peer, handler, remote = rig.peer("socket", Client())
+    left: list[str] = []
+    streams = [hub.open(peer, "tick", "lossy") for _ in range(3)]
+    for stream in streams:
+        stream.on_over = lambda one=stream: left.append(one.id)
+    remote.close()
+    streams[1].finish("its source went away")
+    assert len(handler.closed) == 1
+    assert sorted(left) == sorted(one.id for one in streams)
+    assert hub._subscribers == {}
+    assert [one.state for one in streams] == ["closed"] * 3
+    reader.open()
+    assert [*hub._subscribers] == [reader.peer]
+
+
 # ---- slow connections
 
 

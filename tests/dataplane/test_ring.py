@@ -17,8 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from utter_protocol.ring import HEADER_SIZE, RingError, RingLayout, pack_header
-from utter_runner.dataplane.ring import F_SEAL_FUTURE_WRITE, Overrun, RingReader, RingWriter
+from utter_protocol.ring import HEADER_SIZE, Overrun, RingError, RingLayout, pack_header
+from utter_runner.dataplane.ring import F_SEAL_FUTURE_WRITE, RingReader, RingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -318,7 +318,8 @@ def test_a_reader_refuses_a_pipe() -> None:
 
 READER_IN_ANOTHER_PROCESS = """
 import os, sys
-from utter_runner.dataplane.ring import Overrun, RingReader
+from utter_protocol.ring import Overrun
+from utter_runner.dataplane.ring import RingReader
 with RingReader(int(sys.argv[1])) as reader:
     for line in sys.stdin:
         start, count = map(int, line.split())

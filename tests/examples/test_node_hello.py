@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.examples import assert_ends_over, assert_greets_as, failure, invoke
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import encode_frame
 from utter_protocol.manifest import load_manifest
@@ -32,10 +33,6 @@ pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is no
 def process() -> Iterator[PluginProcess]:
     with PluginProcess(MANIFEST.entrypoint, cwd=HERE) as started:
         yield started
-
-
-def invoke(op: str, **args: Any) -> dict[str, Any]:
-    return {"op": op, "args": args, "provenance": "user"}
 
 
 def hello(request_id: str, name: str) -> bytes:
@@ -59,20 +56,8 @@ def refused(process: PluginProcess, data: bytes) -> tuple[Any, int]:
     return answer.id, decode_error(answer.error).code
 
 
-def failure(process: PluginProcess, method: str, params: Any = None) -> RpcError:
-    with pytest.raises(RpcError) as caught:
-        process.call(method, params)
-    return caught.value
-
-
 def test_the_handshake_is_the_manifests(process: PluginProcess) -> None:
-    said = process.hello
-    assert (said.protocol, said.abi, said.transport) == (MANIFEST.protocol, MANIFEST.abi, MANIFEST.transport)
-    assert (said.plugin.name, said.plugin.version) == (MANIFEST.name, MANIFEST.version)
-    assert (said.plugin.kind, said.provides) == (MANIFEST.kind, MANIFEST.provides)
-    assert (said.requires, said.permissions) == (MANIFEST.requires, MANIFEST.permissions)
-    assert process.health.status == "ok"
-    assert "action.invoke" in process.description.methods
+    assert_greets_as(process, MANIFEST)
 
 
 def test_ops_are_listed_with_their_schemas(process: PluginProcess) -> None:
@@ -187,14 +172,7 @@ def test_junk_between_frames_is_skipped_and_logged(process: PluginProcess) -> No
     ],
 )
 def test_what_cannot_be_repaired_ends_it(process: PluginProcess, data: bytes, kind: str, why: str) -> None:
-    process.write(data)
-    answer = process.unmatched()
-    assert answer.id is None
-    assert isinstance(answer.error, msgspec.Raw)
-    error = decode_error(answer.error)
-    assert (error.code, error.data) == (ErrorCode.INVALID_REQUEST, {"framing": kind})
-    assert process.wait() == 1
-    assert process.stderr == f"the runner broke the framing: {why}\n"
+    assert_ends_over(process, data, kind, why)
 
 
 def test_frames_that_are_no_requests(process: PluginProcess) -> None:

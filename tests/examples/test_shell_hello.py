@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.conformance import PATIENT, broken
-from utter_protocol.errors import ErrorCode, RpcError
+from support.examples import assert_ends_over, failure, invoke
+from utter_protocol.errors import ErrorCode
 from utter_protocol.framing import encode_frame
 from utter_protocol.manifest import load_manifest
 from utter_protocol.messages import decode_error
@@ -33,16 +34,6 @@ pytestmark = pytest.mark.skipif(shutil.which("awk") is None, reason="awk is not 
 def process(request: pytest.FixtureRequest) -> Iterator[PluginProcess]:
     with PluginProcess([request.param, *MANIFEST.entrypoint[1:]], cwd=HERE) as started:
         yield started
-
-
-def invoke(op: str, **args: Any) -> dict[str, Any]:
-    return {"op": op, "args": args, "provenance": "user"}
-
-
-def failure(process: PluginProcess, method: str, params: Any = None) -> RpcError:
-    with pytest.raises(RpcError) as caught:
-        process.call(method, params)
-    return caught.value
 
 
 def test_it_keeps_to_the_protocol() -> None:
@@ -119,14 +110,7 @@ def test_the_ops_are_listed_with_their_schemas(process: PluginProcess) -> None:
 )
 def test_what_cannot_be_repaired_ends_it(data: bytes, kind: str) -> None:
     with PluginProcess(MANIFEST.entrypoint, cwd=HERE) as process:
-        process.write(data)
-        answer = process.unmatched()
-        assert answer.id is None
-        assert isinstance(answer.error, msgspec.Raw)
-        error = decode_error(answer.error)
-        assert (error.code, error.data) == (ErrorCode.INVALID_REQUEST, {"framing": kind})
-        assert process.wait() == 1
-        assert process.stderr == f"the runner broke the framing: {kind}\n"
+        assert_ends_over(process, data, kind, kind)
 
 
 JSON = st.recursive(

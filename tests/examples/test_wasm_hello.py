@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from support.conformance import broken, check_shipped
 from support.daemon import Daemon
+from support.examples import assert_greets_as, failure, invoke
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, FramingError, encode_frame
 from utter_protocol.manifest import load_manifest
@@ -49,27 +50,11 @@ def answer(process: PluginProcess, data: bytes) -> tuple[Any, int]:
     return got.id, decode_error(got.error).code if isinstance(got.error, msgspec.Raw) else 0
 
 
-def invoke(op: str, **args: Any) -> dict[str, Any]:
-    return {"op": op, "args": args, "provenance": "user"}
-
-
-def failure(process: PluginProcess, method: str, params: Any = None) -> RpcError:
-    with pytest.raises(RpcError) as caught:
-        process.call(method, params)
-    return caught.value
-
-
 # ---- what it does
 
 
 def test_the_handshake_is_the_manifests(process: PluginProcess) -> None:
-    said = process.hello
-    assert (said.protocol, said.abi, said.transport) == (MANIFEST.protocol, MANIFEST.abi, MANIFEST.transport)
-    assert (said.plugin.name, said.plugin.version) == (MANIFEST.name, MANIFEST.version)
-    assert (said.plugin.kind, said.provides) == (MANIFEST.kind, MANIFEST.provides)
-    assert (said.requires, said.permissions) == (MANIFEST.requires, MANIFEST.permissions)
-    assert process.health.status == "ok"
-    assert "action.invoke" in process.description.methods
+    assert_greets_as(process, MANIFEST)
 
 
 @pytest.mark.parametrize("name", ["Ada", 'a "quoted" \\ name', "Zoë", "\U0001f600\n\x00", "é" * 200])

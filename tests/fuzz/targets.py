@@ -31,6 +31,8 @@ from utter_sdk.lanes import Lanes
 from utter_sdk.service import Service
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from msgspec import Raw
 
     from utter_protocol.messages import RequestId, StreamItem
@@ -165,15 +167,22 @@ class _Wire:
     """The pieces of a stream for a plugin, and what it sends."""
 
     def __init__(self, pieces: list[bytes]) -> None:
-        self.descriptors: deque[int] = deque()
         self.sent: list[bytes] = []
         self._pieces = deque(pieces)
 
     def read(self) -> bytes:
         return self._pieces.popleft() if self._pieces else b""
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, fds: Sequence[int] = (), /) -> None:
+        assert not fds
         self.sent.append(body)
+
+    def take(self, count: int, /) -> list[int]:
+        assert count >= 0
+        return []
+
+    def close_surplus(self, unhandled: int, /) -> bool:
+        return unhandled < 0
 
 
 def _plugin() -> utter_sdk.Plugin:

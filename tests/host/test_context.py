@@ -167,6 +167,35 @@ async def test_what_is_kept_is_bounded(caplog: pytest.LogCaptureFixture) -> None
     assert str(MAX_FIELD_BYTES) in caplog.text
 
 
+async def test_names_are_bounded_as_what_they_stand_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    one = source("one", {"a": 1})
+    cache = ContextCache(FakeSupervisor(one))
+    announce(cache, one, a=2, **{"n" * MAX_FIELD_BYTES: 1})
+    assert (await shown(cache)).keys() == {"a", "meta"}
+    assert "is not kept" in caplog.text
+    for number in range(3 * MAX_FIELDS):
+        announce(cache, one, **{f"gone {number}": None})
+    assert sum(len(names) for names in cache._announced.values()) <= MAX_FIELDS
+
+
+async def test_the_last_words_of_a_plugin_are_not_the_present() -> None:
+    """What it sent before its end is still read while its process is cleared away."""
+    one = fake_plugin("one", methods=["context.snapshot"], provides=["context.snapshot@1"])
+    cache = ContextCache(FakeSupervisor(one))
+    one.status = "starting"
+    announce(cache, one, early=1)
+    one.status = "ready"
+    cache.admitted(one)
+    assert (await shown(cache))["early"] == 1
+    one.status = "backoff"
+    cache.forget(one)
+    one.answer(one.received[0], {"late": 1})
+    announce(cache, one, later=1)
+    assert (await shown(cache)).keys() == {"meta"}
+    assert cache._announced == {}
+
+
 @pytest.mark.parametrize("params", [b"{}", b'{"context":[]}', b"[]"])
 def test_an_announcement_of_another_shape_is_refused(params: bytes) -> None:
     cache = ContextCache(FakeSupervisor())

@@ -466,6 +466,19 @@ def test_a_subscription_under_way_ends_with_the_epoch() -> None:
 # ---- what nobody wants
 
 
+def test_a_subscription_that_is_answered_in_the_last_words_is_none() -> None:
+    """The status is another already while what the plugin sent before its end is still read."""
+    bed = Bed()
+    sink = bed.ask()
+    bed.plugin.status, bed.plugin.detail = "backoff", "killed"
+    bed.relay.plugin_changed(bed.plugin)
+    bed.plugin.answer(bed.plugin.received[-1], {"stream_id": "x", "mode": "lossy"})
+    bed.send("x", 0)
+    assert sink.upstream is None
+    assert sink.error is not None
+    assert (sink.error.code, sink.error.message) == (ErrorCode.PLUGIN_FAILED, "source is backoff: killed")
+
+
 def test_an_unknown_id_is_stopped_once() -> None:
     bed = Bed()
     bed.send("left open", 0, 1, 2)

@@ -260,6 +260,38 @@ async def test_the_end_of_a_request_cancels_what_was_asked_for_it(how: str, auto
             assert unrelated not in stage.peer.answers
 
 
+async def test_what_has_ended_is_not_kept_for_the_rest_of_the_request() -> None:
+    person, asker, provider = Person(), router("llm.choose@1", "tts.speak@1"), llm()
+    mouth = fake_plugin("mouth", methods=["tts.speak"], provides=["tts.speak@1"])
+
+    async def speak(*_: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return {"spoken": True}
+
+    stage = HostStage(asker, provider, mouth, persons=(person,), instead={"tts.speak": speak})
+    async with stage.running():
+        sent, _ = await planning(stage, asker)
+        work = asker.work_of(sent)
+        await stage.asks(asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+        await stage.asks(asker, "host.invoke", capability="tts.speak@1", method="tts.speak", request=sent)
+        await stage.asks(asker, "host.action", **OPEN, provenance="user", request=sent)
+        provider.request = lambda *_args, **_options: _refused_at_once(*_args)
+        await refused(stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+        asked = stage.ask(asker, "host.confirm", text="Shall I?", request=sent)
+        await person.wait_asked()
+        assert len(work._children or ()) == 1
+        person.say(answer=False)
+        await stage.peer.answer(asked)
+        await stage.asks(asker, "host.context", request=sent)
+        assert not work._children
+
+
+def _refused_at_once(_method: str, _params: object, on_reply: Any) -> int:
+    """As a peer whose bound is reached: the answer is there before the id of the request."""
+    on_reply(None, RpcError(ErrorCode.INVALID_REQUEST, "full", {"bound": "max_in_flight", "limit": 1024}))
+    return 7
+
+
 async def test_a_late_cancellation_does_not_meet_the_next_epochs_request() -> None:
     asker, provider = router("llm.choose@1"), llm()
     del provider.answers["llm.choose"]
@@ -415,6 +447,28 @@ async def test_a_plugins_own_question_is_marked_as_such_and_cannot_pose_as_the_r
         await trio.testing.wait_all_tasks_blocked()
         person.say(answer=False)
         assert await stage.peer.answer(again) == {"approved": False}
+
+
+async def test_questions_that_come_together_are_one_at_a_time_too() -> None:
+    person, asker = Person(), router()
+    stage = HostStage(asker, persons=(person,))
+    async with stage.running():
+        first, *others = [stage.ask(asker, "host.confirm", text=f"{n}?") for n in range(3)]
+        for other in others:
+            with pytest.raises(RpcError) as error:
+                await stage.peer.answer(other)
+            assert error.value.data == {"bound": "max_plugin_questions", "limit": 1}
+        await person.wait_asked()
+        assert len(person.asked) == 1
+        stage.peer.cancels(first)
+        with pytest.raises(RpcError) as error:
+            await stage.peer.answer(first)
+        assert error.value.code == ErrorCode.CANCELLED
+        # One that was withdrawn is none.
+        stage.ask(asker, "host.confirm", text="Now?")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(person.asked) == 2
+        person.say(answer=True)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 501])

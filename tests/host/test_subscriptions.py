@@ -149,6 +149,18 @@ def test_what_a_plugin_has_open_ends_with_its_epoch(rig: Rig) -> None:
     assert [one.params for one in house.source.received if one.method == "stream.stop"] == [{"stream_id": "c1"}]
 
 
+def test_a_stream_that_opens_when_its_plugin_is_down_is_given_back(rig: Rig) -> None:
+    """Its wire may live for a while, but nobody would end the stream any more."""
+    house = House(rig, requires=("context.live@1",))
+    house.ask("stream.subscribe", method="context.live")
+    house.asker.status = "backoff"
+    house.streams.plugin_changed(house.asker)
+    open_at_source(house, "c1", "lossy")
+    assert codes(house.answers()) == [(1, ErrorCode.PLUGIN_FAILED)]
+    assert len(house.hub) == 0
+    assert [one.params for one in house.source.received if one.method == "stream.stop"] == [{"stream_id": "c1"}]
+
+
 def test_items_and_ends_of_streams_come_through_the_door(rig: Rig) -> None:
     """The asker's wire is that of a source here: what it sends in any spelling reaches whoever subscribed."""
     house = House(rig)

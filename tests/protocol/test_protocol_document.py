@@ -32,7 +32,7 @@ from utter_runner.host.context import MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
 from utter_runner.rpc import descriptors
-from utter_runner.rpc.peer import TIMEOUT_CAP, Limits
+from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.voice.speaker import MAX_SPOKEN

@@ -8,41 +8,18 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.endpoints import another_runner
 from utter_runner.rpc import endpoint as room
 from utter_runner.rpc.endpoint import MAX_PATH_BYTES, Endpoint, EndpointError, default_socket_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SERVE = """
-import sys
-from pathlib import Path
-from utter_runner.rpc.endpoint import Endpoint
-endpoint = Endpoint(Path(sys.argv[1]))
-print("serving", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_runner(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A second process that owns the endpoint."""
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"serving\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -131,6 +108,27 @@ def test_directory_and_socket_are_the_users_alone_from_the_first_moment(tmp_path
     finally:
         os.umask(before)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_no_room_for_more_open_files_is_an_error_that_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: bool
+) -> None:
+    path = tmp_path / "utter" / "runner.sock"
+    if stale:
+        path.parent.mkdir(mode=0o700)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+
+    def full(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", full)
+        with pytest.raises(EndpointError, match=f"{path} cannot be made: Too many open files"):
+            Endpoint(path)
+    # The lock is free again.
+    Endpoint(path).close()
 
 
 def test_the_umask_is_restored_also_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

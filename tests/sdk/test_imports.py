@@ -27,8 +27,15 @@ def test_importing_stays_lean(module: str) -> None:
 
 
 def test_the_plugin_side_and_the_client_do_not_load_each_other() -> None:
-    unused = {"utter_sdk.client", "utter_sdk.testing", "utter_sdk.sockets", "utter_sdk.host", "utter_sdk.ring"}
-    assert not {"socket", *unused} & loaded_by("import utter_sdk.server")
+    unused = {
+        "socket",
+        "utter_sdk.client",
+        "utter_sdk.testing",
+        "utter_sdk.sockets",
+        "utter_sdk.host",
+        "utter_sdk.ring",
+    }
+    assert not unused & loaded_by("import utter_sdk.server")
     assert not {"utter_sdk.server", "utter_sdk.testing", "utter_sdk.lanes"} & loaded_by("import utter_sdk.client")
 
 

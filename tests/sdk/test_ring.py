@@ -43,7 +43,7 @@ def test_it_reads_what_was_written_also_across_the_end(writer: RingWriter) -> No
 def test_what_was_overwritten_is_not_returned(writer: RingWriter) -> None:
     with RingReader(writer.fd) as ring:
         writer.write(frames(0, 200))
-        with pytest.raises(Overrun, match="its oldest frame is now 40") as caught:
+        with pytest.raises(Overrun, match="the oldest frame in it is now 40") as caught:
             ring.read(39, 10)
         assert ring.read(caught.value.oldest, 10) == frames(40, 10)
 

@@ -303,6 +303,24 @@ async def test_restarting_one_that_runs_does_not_cut_short_a_later_pause(house: 
         await running.until(lambda: good.epoch == 2 and good.running)
 
 
+async def test_whoever_fails_while_they_are_told_of_a_change_harms_no_plugin(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Bomb:
+        def set(self) -> None:
+            raise RuntimeError("a defect elsewhere")
+
+    async with house(plugin("good"), plugin("other")) as running:
+        good, other = running.supervisor.instances
+        told = trio.Event()
+        running._changed += [told, Bomb()]
+        os.kill(good.process.pid, signal.SIGKILL)
+        await told.wait()
+        await running.until(lambda: good.epoch == 2 and good.running)
+        assert (other.status, other.epoch) == ("ready", 1)
+    assert "a defect elsewhere" in caplog.text
+
+
 async def test_an_unwell_plugin_is_admitted_as_degraded(house: House) -> None:
     async with house(plugin("ill", "unwell")) as running:
         ill = running.supervisor.get("ill")

@@ -36,7 +36,7 @@ class Defect:
         besides: messages that the client gets, too, for a piece that it sent.
         descriptors: changes what comes with a frame.
         ignore_half_close: the runner is not told that the client sends no more.
-        end_at_half_close: the client's end of sending ends everything.
+        end_at_half_close: who has sent several requests and sends no more gets no answers.
         never_end: the client is not told that the runner has ended the connection.
         hoard: what a client does not read is kept without a bound.
         one_writer: while one client does not read, nobody gets anything.
@@ -149,6 +149,11 @@ class _Connection:
             while data := self._client.recv(1 << 20):
                 for request_id, method in _REQUEST.findall(data):
                     self._methods[request_id.decode()] = method.decode()
+                several = data.count(b"Content-Length") > 1
+                if defect.end_at_half_close and several and not self._client.recv(1, socket.MSG_PEEK):
+                    # Its last words are not even handed on, so that no answer can be faster.
+                    self._hang_up()
+                    return
                 if defect.besides is not None:
                     for message in defect.besides(data):
                         self._send(encode_frame(json.dumps(message).encode()), [])
@@ -157,9 +162,7 @@ class _Connection:
                     self._hang_up()
                     return
                 self._upstream.sendall(changed)
-            if defect.end_at_half_close:
-                self._hang_up()
-            elif not defect.ignore_half_close:
+            if not defect.ignore_half_close:
                 self._upstream.shutdown(socket.SHUT_WR)
             return
         if not defect.never_end:

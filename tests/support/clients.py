@@ -28,7 +28,7 @@ from utter_runner.host.context import ContextCache
 from utter_runner.host.relay import Relay
 from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.endpoint import Endpoint
-from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 
 if TYPE_CHECKING:

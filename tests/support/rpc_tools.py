@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_runner.rpc.deadlines import Deadlines
-from utter_runner.rpc.peer import Limits, Peer
+from utter_runner.rpc.interface import Limits
+from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.reactor import Reactor
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from support.daemon import hostile_argv
 from utter_protocol.capabilities import load_registry
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.rpc.deadlines import Deadlines
-from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect
 from utter_runner.supervision.instance import Instance

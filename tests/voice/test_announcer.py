@@ -19,7 +19,7 @@ class FakeMouth:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.hushed = 0
-        self.failure: RpcError | None = None
+        self.failure: Exception | None = None
 
     async def speak(self, text: str, voice: str = "", *, timeout: float) -> SpeakResult:
         assert (voice, timeout) == ("", 60.0)
@@ -86,10 +86,11 @@ async def test_the_key_going_down_ends_what_is_said() -> None:
     assert mouth.hushed == 1
 
 
-async def test_a_mouth_that_fails_is_logged_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("failure", [RpcError(-32005, "nobody speaks"), ValueError("nobody speaks")])
+async def test_a_mouth_that_fails_is_logged_and_no_more(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     mouth = FakeMouth()
-    mouth.failure = RpcError(-32005, "nobody speaks")
+    mouth.failure = failure
     await announce(mouth, "all", report("done"), report("done", "Closed it."))
     assert mouth.said == ["Opened it.", "Closed it."]
     assert "nobody speaks" in caplog.text

@@ -14,7 +14,7 @@ import trio.testing
 
 from utter_protocol.errors import ErrorCode
 from utter_protocol.methods import AudioLevel
-from utter_runner.dataplane.ring import Overrun
+from utter_protocol.ring import Overrun
 from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.fake import FakeSource
 from utter_runner.voice.capture.source import NoSource, SourceError

@@ -183,6 +183,7 @@ async def test_a_text_has_a_length_and_nobody_to_speak_is_an_error() -> None:
     [
         ([Raw(b"{}")], "data_b64"),
         ([Raw(b'{"data_b64": "*"}')], "base64"),
+        ([Raw('{"data_b64": "é"}'.encode())], "ASCII"),
         ([item(b"\0\0")], "no format"),
         ([item(b"\0\0", {**FORMAT, "encoding": "mp3"})], "mp3"),
         ([item(b"\0\0", {**FORMAT, "rate": 1})], "rate"),

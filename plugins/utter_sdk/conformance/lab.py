@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from utter_sdk.conformance.channel import Limits
     from utter_sdk.conformance.launch import Subject
     from utter_sdk.conformance.report import Level
+    from utter_sdk.conformance.talk import Talk
     from utter_sdk.conformance.wire import Fault, Message
 
 RUNNER = "utter conformance"
@@ -248,23 +249,34 @@ class Lab:
     def _failed(self, check: Check, why: CheckFailed | LaunchError) -> Outcome:
         if isinstance(why, LaunchError):
             return Outcome(check, "fails", _sentence(f"It cannot be started: {why}"))
-        lines = [line for link, start in self._watched for line in link.transcript[start:]]
-        sent = [text if how == ">" else f"({text})" for how, text in lines if how != "<"]
-        got = [text for how, text in lines if how == "<"]
-        return Outcome(
-            check,
-            "fails",
-            _sentence(why.detail),
-            sent=why.sent or tuple(_last(sent)),
-            expected=why.expected,
-            got=why.got or tuple(_last(got)),
-        )
+        return failed(check, why, self._watched)
 
 
-def _last(lines: Sequence[str]) -> list[str]:
+def failed(check: Check, why: CheckFailed, used: Sequence[tuple[Talk, int]]) -> Outcome:
+    """What comes of a check that failed, with what it has said and got.
+
+    Args:
+        check: which.
+        why: what it has raised.
+        used: the connections that it has used, and how long their transcripts were before.
+    """
+    lines = [line for link, start in used for line in link.transcript[start:]]
+    sent = [text if how == ">" else f"({text})" for how, text in lines if how != "<"]
+    got = [text for how, text in lines if how == "<"]
+    return Outcome(
+        check,
+        "fails",
+        _sentence(why.detail),
+        sent=why.sent or _last(sent),
+        expected=why.expected,
+        got=why.got or _last(got),
+    )
+
+
+def _last(lines: Sequence[str]) -> tuple[str, ...]:
     if len(lines) <= _ENTRIES:
-        return list(lines)
-    return [f"({len(lines) - _ENTRIES} before these)", *lines[-_ENTRIES:]]
+        return tuple(lines)
+    return (f"({len(lines) - _ENTRIES} before these)", *lines[-_ENTRIES:])
 
 
 def _sentence(text: str) -> str:

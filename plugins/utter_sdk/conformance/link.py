@@ -1,31 +1,18 @@
 """One running plugin as its runner sees it, friendly or not: requests, answers, and everything that is wrong with them.
 
-Rules here: what was sent and what came is kept for the report; which ids are open is known here alone; faults are kept,
-and judged by the checks that are about them.
+Rules here: what came is kept for the report; faults are kept, and judged by the checks that are about them.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from utter_protocol.errors import RpcError
 from utter_sdk.conformance.channel import Channel, PluginEndedError
 from utter_sdk.conformance.desk import Desk
 from utter_sdk.conformance.report import CheckFailed
-from utter_sdk.conformance.wire import (
-    MISSING,
-    Fault,
-    Message,
-    Reader,
-    dumps,
-    frame,
-    key_of,
-    notification,
-    read_message,
-    request,
-    shown,
-)
+from utter_sdk.conformance.talk import Talk
+from utter_sdk.conformance.wire import MISSING, Fault, Message, Reader, dumps, frame, key_of, read_message, shown
 
 if TYPE_CHECKING:
     import signal
@@ -34,10 +21,8 @@ if TYPE_CHECKING:
     from utter_sdk.conformance.channel import Limits
     from utter_sdk.conformance.launch import Subject
 
-_SHOWN_ID = 60
 
-
-class Link:
+class Link(Talk):
     """A plugin that was started; use it as a context manager, which ends it.
 
     Args:
@@ -45,12 +30,10 @@ class Link:
         limits: how long to wait.
 
     Attributes:
-        transcript: what was sent (`>`), what came (`<`), and what else happened (`-`), in order.
         faults: what the plugin wrote and must not write, and nobody has taken yet.
         messages: everything that it sent and that is a message, in order.
         greeted: whether the answer to `hello` has come.
         strangers: how many answers came that no open request has.
-        tainted: set by whoever has left the plugin in a state that is no use to others.
 
     Raises:
         LaunchError: it cannot be started.
@@ -58,21 +41,17 @@ class Link:
     """
 
     def __init__(self, subject: Subject, limits: Limits) -> None:
-        self.transcript: list[tuple[Literal[">", "<", "-"], str]] = []
+        super().__init__()
         self.faults: list[Fault] = []
         self.messages: list[Message] = []
         self.greeted = False
         self.strangers = 0
-        self.tainted = False
         self._limits = limits
         self._desk = Desk()
         self._reader = Reader()
-        self._next_id = 0
         self._hello = ""
         self._heard: list[Message] = []
-        self._asked: Counter[str] = Counter()
         self._may_answer: set[str] = set()
-        self._answers: dict[str, deque[Message]] = {}
         self._closed = False
         self._channel = Channel(subject, limits, self._receive)
 
@@ -84,56 +63,11 @@ class Link:
 
     # ---- What is sent
 
-    def send(self, data: bytes, note: str = "") -> None:
-        """Write bytes as they are. A plugin that does not read them, or is gone, is found out by the next wait."""
-        self.transcript.append((">", note or shown(data)))
-        self._channel.write(data)
-
-    def pieces(self, *parts: bytes) -> None:
-        """Write bytes in pieces, each after the one before it was read."""
-        for part in parts:
-            self.send(part)
-            self._channel.settle()
-
-    def body(self, data: bytes, note: str = "") -> None:
-        """Send a body in a frame."""
-        self.transcript.append((">", note or shown(data)))
-        self._channel.write(frame(data))
-
-    def request(self, method: str, params: Any = MISSING, request_id: Any = MISSING) -> Any:
-        """Send a request and return its id; without `request_id` the next number."""
-        request_id = self.next_id() if request_id is MISSING else request_id
-        self.expect(request_id)
-        self.body(request(request_id, method, params))
-        return request_id
-
-    def requests(self, calls: list[tuple[str, Any]], note: str = "") -> list[int]:
-        """Send requests in one write and return their ids."""
-        ids = [self.next_id() for _ in calls]
-        self.expect(*ids)
-        bodies = [request(one, method, params) for one, (method, params) in zip(ids, calls, strict=True)]
-        self.transcript += ((">", text) for text in ([note] if note else map(shown, bodies)))
-        self._channel.write(b"".join(map(frame, bodies)))
-        return ids
-
     def hello(self, params: Any) -> Any:
         """Send `protocol.hello` and return its id; until it is answered the plugin has to be silent."""
         request_id = self.next_id()
         self._hello = key_of(request_id)
         return self.request("protocol.hello", params, request_id)
-
-    def notify(self, method: str, params: Any = MISSING) -> None:
-        """Send a notification."""
-        self.body(notification(method, params))
-
-    def next_id(self) -> int:
-        """An id that was not used yet."""
-        self._next_id += 1
-        return self._next_id
-
-    def expect(self, *request_ids: Any) -> None:
-        """Say that an answer with each of these ids is due; None for one whose id is null."""
-        self._asked.update(map(key_of, request_ids))
 
     def allow(self, *request_ids: Any) -> None:
         """Say that an answer with one of these ids is no fault, whether it comes or not."""
@@ -148,25 +82,6 @@ class Link:
         self._channel.reading = True
 
     # ---- What comes
-
-    def call(self, method: str, params: Any = MISSING) -> Message:
-        """Send a request and return its answer, which may be an error.
-
-        Raises:
-            CheckFailed: no answer came.
-        """
-        return self.answer(self.request(method, params), method)
-
-    def answer(self, request_id: Any, what: str = "", seconds: float | None = None) -> Message:
-        """Wait for an answer.
-
-        Raises:
-            CheckFailed: none came.
-        """
-        key = key_of(request_id)
-        named = f"id {key}" if len(key) <= _SHOWN_ID else f"an id of {len(key) - 2} characters"
-        self.wait(lambda: key in self._answers, f"an answer to {what or 'the request'} ({named})", seconds)
-        return self._pop(key)
 
     def answered(self, request_id: Any) -> bool:
         """Whether an answer with this id has come and was not taken yet."""
@@ -296,12 +211,11 @@ class Link:
 
     # ---- Below
 
-    def _pop(self, key: str) -> Message:
-        waiting = self._answers[key]
-        message = waiting.popleft()
-        if not waiting:
-            del self._answers[key]
-        return message
+    def _write(self, data: bytes) -> None:
+        self._channel.write(data)
+
+    def _settle(self) -> None:
+        self._channel.settle()
 
     def _receive(self, data: bytes) -> None:
         for found in self._reader.feed(data):
@@ -330,14 +244,13 @@ class Link:
     def _take_answer(self, message: Message) -> None:
         key = key_of(message.id)
         self.greeted = self.greeted or key == self._hello
-        if self._asked[key] > 0:
-            self._asked[key] -= 1
-        elif key in self._may_answer:
-            self._may_answer.discard(key)
-        else:
-            self.strangers += 1
-            self.faults.append(Fault("answer", f"An answer with the id {key}, which no open request has"))
-        self._answers.setdefault(key, deque()).append(message)
+        if not self._take_open(key):
+            if key in self._may_answer:
+                self._may_answer.discard(key)
+            else:
+                self.strangers += 1
+                self.faults.append(Fault("answer", f"An answer with the id {key}, which no open request has"))
+        self._keep(key, message)
 
     def _serve(self, message: Message) -> None:
         params = message.params if isinstance(message.params, dict) else {}

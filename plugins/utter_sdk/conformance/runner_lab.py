@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from utter_protocol.errors import ErrorCode
-from utter_sdk.conformance.lab import refused, result_of
+from utter_sdk.conformance.lab import failed, refused, result_of
 from utter_sdk.conformance.report import Check, CheckFailed, NotApplicable, Outcome
 from utter_sdk.conformance.runner_link import RunnerLink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from utter_sdk.conformance.report import Level
     from utter_sdk.conformance.wire import Message
@@ -27,7 +27,6 @@ Needs = Literal["nothing", "access", "token", "no token"]
 """What a check is about: every runner; one that answers us; one that asks for a token; one that asks for none."""
 
 HARMLESS: Final = "runner.status"
-_ENTRIES = 12
 
 
 @dataclass
@@ -188,7 +187,7 @@ class RunnerLab:
         except NotApplicable as reason:
             outcome = Outcome(entry.check, "skipped", str(reason))
         except CheckFailed as why:
-            outcome = self._failed(entry.check, why)
+            outcome = failed(entry.check, why, self._used)
             if self._shared is not None:
                 # What it has left behind is nobody else's business.
                 self._shared.tainted = True
@@ -211,23 +210,3 @@ class RunnerLab:
             raise NotApplicable("The runner asks us for no token.")
         if needs == "no token" and self.facts.needs_token:
             raise NotApplicable("The runner asks us for a token.")
-
-    def _failed(self, check: Check, why: CheckFailed) -> Outcome:
-        lines = [line for link, start in self._used for line in link.transcript[start:]]
-        sent = [text if how == ">" else f"({text})" for how, text in lines if how != "<"]
-        got = [text for how, text in lines if how == "<"]
-        detail = why.detail[:1].upper() + why.detail[1:]
-        return Outcome(
-            check,
-            "fails",
-            detail if detail.endswith(".") else f"{detail}.",
-            sent=why.sent or _last(sent),
-            expected=why.expected,
-            got=why.got or _last(got),
-        )
-
-
-def _last(lines: Sequence[str]) -> tuple[str, ...]:
-    if len(lines) <= _ENTRIES:
-        return tuple(lines)
-    return (f"({len(lines) - _ENTRIES} before these)", *lines[-_ENTRIES:])

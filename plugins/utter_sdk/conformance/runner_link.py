@@ -15,23 +15,12 @@ import socket
 import struct
 import termios
 import time
-from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
 
 from utter_sdk.conformance.report import CheckFailed
-from utter_sdk.conformance.wire import (
-    MISSING,
-    Fault,
-    Message,
-    Reader,
-    dumps,
-    frame,
-    key_of,
-    notification,
-    read_message,
-    request,
-    shown,
-)
+from utter_sdk.conformance.talk import Talk
+from utter_sdk.conformance.wire import MISSING, Fault, Message, Reader, dumps, frame, key_of, read_message, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +33,7 @@ _TAKEN_S = 0.1
 _POLL_S = 0.0005
 
 
-class RunnerLink:
+class RunnerLink(Talk):
     """A connection; use it as a context manager, which closes it.
 
     Args:
@@ -52,31 +41,25 @@ class RunnerLink:
         seconds: how long to wait for an answer.
 
     Attributes:
-        transcript: what was sent (`>`), what came (`<`), and what else happened (`-`), in order.
         heard: notifications of the runner that nobody has taken yet, in order.
         descriptors: what came with frames and nobody has taken yet.
         received: how many bytes have come.
         ended: whether the runner has closed its end.
-        tainted: set by whoever has left the connection in a state that is no use to others.
 
     Raises:
         CheckFailed: the runner does not accept it.
     """
 
     def __init__(self, path: str, seconds: float) -> None:
-        self.transcript: list[tuple[Literal[">", "<", "-"], str]] = []
+        super().__init__()
         self.heard: deque[Message] = deque()
         self.descriptors: deque[int] = deque()
         self.received = 0
         self.ended = False
-        self.tainted = False
         self._seconds = seconds
         self._out = bytearray()
         self._broken = False
         self._reader = Reader()
-        self._next_id = 0
-        self._open: Counter[str] = Counter()
-        self._answers: dict[str, deque[Message]] = {}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.settimeout(seconds)
@@ -100,12 +83,6 @@ class RunnerLink:
 
     # ---- What is sent
 
-    def send(self, data: bytes, note: str = "") -> None:
-        """Write bytes as they are. A runner that closed its end is found out by the next wait."""
-        self.transcript.append((">", note or shown(data)))
-        self._out += data
-        self.pump(lambda: not self._out, self._seconds)
-
     def flood(self, data: bytes, seconds: float) -> bool:
         """Write bytes and read nothing meanwhile; whether a runner that is still there took all of them in time."""
         self._out += data
@@ -114,75 +91,12 @@ class RunnerLink:
         self._out.clear()
         return taken
 
-    def pieces(self, *parts: bytes) -> None:
-        """Write bytes in pieces, each after the one before it was read."""
-        for part in parts:
-            self.send(part)
-            end = time.monotonic() + _TAKEN_S
-            while self._unread() and time.monotonic() < end:
-                time.sleep(_POLL_S)
-
-    def body(self, data: bytes, note: str = "") -> None:
-        """Send a body in a frame."""
-        self.send(frame(data), note or shown(data))
-
-    def request(self, method: str, params: Any = MISSING, request_id: Any = MISSING) -> Any:
-        """Send a request and return its id; without `request_id` the next number."""
-        request_id = self.next_id() if request_id is MISSING else request_id
-        self.expect(request_id)
-        self.body(request(request_id, method, params))
-        return request_id
-
-    def requests(self, calls: list[tuple[str, Any]], note: str = "") -> list[int]:
-        """Send requests in one write and return their ids."""
-        ids = [self.next_id() for _ in calls]
-        self.expect(*ids)
-        bodies = [request(one, method, params) for one, (method, params) in zip(ids, calls, strict=True)]
-        self.send(b"".join(map(frame, bodies)), note or " ".join(map(shown, bodies)))
-        return ids
-
-    def notify(self, method: str, params: Any = MISSING) -> None:
-        """Send a notification."""
-        self.body(notification(method, params))
-
-    def next_id(self) -> int:
-        """An id that was not used yet."""
-        self._next_id += 1
-        return self._next_id
-
-    def expect(self, *request_ids: Any) -> None:
-        """Say that an answer with each of these ids may come; None for one whose id is null."""
-        self._open.update(map(key_of, request_ids))
-
     def half_close(self) -> None:
         """Send nothing more."""
         self.transcript.append(("-", "the sending half is closed"))
         self._socket.shutdown(socket.SHUT_WR)
 
     # ---- What comes
-
-    def call(self, method: str, params: Any = MISSING) -> Message:
-        """Send a request and return its answer, which may be an error.
-
-        Raises:
-            CheckFailed: no answer came.
-        """
-        return self.answer(self.request(method, params), method)
-
-    def answer(self, request_id: Any, what: str = "") -> Message:
-        """Wait for an answer.
-
-        Raises:
-            CheckFailed: none came.
-        """
-        key = key_of(request_id)
-        named = f"id {key}" if len(key) <= _SHOWN_ID else f"an id of {len(key) - 2} characters"
-        self.wait(lambda: key in self._answers, f"an answer to {what or 'the request'} ({named})")
-        waiting = self._answers[key]
-        message = waiting.popleft()
-        if not waiting:
-            del self._answers[key]
-        return message
 
     def unanswered(self, what: str, settle: Callable[[], object]) -> None:
         """Go on only if nothing is answered but what `settle` asks, which goes on behind everything that was sent.
@@ -257,11 +171,20 @@ class RunnerLink:
                 return
             mask = events[0][1]
             if mask & (select.POLLOUT | select.POLLERR | select.POLLHUP) and writing:
-                self._write()
+                self._flush()
             if mask & (select.POLLIN | select.POLLERR | select.POLLHUP) and reading_now:
                 self._read()
 
-    def _write(self) -> None:
+    def _write(self, data: bytes) -> None:
+        self._out += data
+        self.pump(lambda: not self._out, self._seconds)
+
+    def _settle(self) -> None:
+        end = time.monotonic() + _TAKEN_S
+        while self._unread() and time.monotonic() < end:
+            time.sleep(_POLL_S)
+
+    def _flush(self) -> None:
         try:
             sent = self._socket.send(self._out)
         except BlockingIOError:
@@ -308,12 +231,11 @@ class RunnerLink:
             self._fail(message)
         elif message.is_answer:
             key = key_of(message.id)
-            if not self._open[key]:
+            if not self._take_open(key):
                 raise CheckFailed(
                     f"an answer came that nobody waits for: id {key[:_SHOWN_ID]}", expected="exactly one answer"
                 )
-            self._open[key] -= 1
-            self._answers.setdefault(key, deque()).append(message)
+            self._keep(key, message)
         elif message.id is MISSING:
             self.heard.append(message)
         else:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import PlannedStep
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
-    from utter_runner.rpc.peer import OnReply
+    from utter_runner.rpc.interface import OnReply
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 

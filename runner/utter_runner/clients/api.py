@@ -33,8 +33,8 @@ from utter_protocol.methods import (
 )
 from utter_runner.actions.gate import decision_name
 from utter_runner.policy import Deny, Origin
+from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
-from utter_runner.rpc.peer import TIMEOUT_CAP
 from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:

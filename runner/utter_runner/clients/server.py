@@ -17,7 +17,7 @@ import trio
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import AuthParams, ConfirmParams, ConfirmResult
 from utter_runner.rpc.credentials import Credentials, peer_credentials
-from utter_runner.rpc.peer import Limits, Peer
+from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.reactor import READABLE
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from utter_runner.confirm.confirmer import Surface
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.endpoint import Endpoint
+    from utter_runner.rpc.interface import Limits
     from utter_runner.rpc.reactor import Reactor
 
 logger = logging.getLogger(__name__)

@@ -99,7 +99,8 @@ class Hub:
                 stream.stop()
 
     def _left(self, subscriber: _Subscriber) -> None:
-        del self._subscribers[subscriber.peer]
+        # Telling one stream's end may find the connection broken, which ends the others and comes here first.
+        self._subscribers.pop(subscriber.peer, None)
 
 
 class _Subscriber:

@@ -1,8 +1,8 @@
 """The audio ring: a sealed memfd that one writer fills and any number of readers map (PROTOCOL.md, "The audio ring").
 
 Rules here: only `RingWriter` changes the memory. `write` may be called from any thread, copies, moves the position and
-wakes, and never waits for a reader: a slow, stopped or hostile reader loses frames and disturbs nobody. Layout and
-arithmetic come from `utter_protocol.ring`.
+wakes, and never waits for a reader: a slow, stopped or hostile reader loses frames and disturbs nobody. Layout,
+arithmetic and the reading come from `utter_protocol.ring`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import mmap
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Self
 
 from utter_protocol.ring import (
     CLAIMED,
@@ -22,53 +21,20 @@ from utter_protocol.ring import (
     GENERATION,
     HEADER_SIZE,
     POSITION,
+    Fence,
     RingError,
     RingLayout,
-    oldest_frame,
+    RingView,
+    check_byte_order,
     pack_header,
-    parse_header,
     spans,
 )
 from utter_runner.dataplane.memfd import new_memfd
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 # Not in Python's fcntl before 3.13 (linux/fcntl.h; Linux 5.1).
 F_SEAL_FUTURE_WRITE = 0x10
 
 _ONE = (1).to_bytes(8, sys.byteorder)
-
-
-class Overrun(Exception):
-    """The writer has overwritten frames that were asked for.
-
-    Args:
-        oldest: the first frame that could be read when this was noticed; go on there or a little later.
-    """
-
-    def __init__(self, oldest: int) -> None:
-        super().__init__(oldest)
-        self.oldest = oldest
-
-    def __str__(self) -> str:
-        return f"The audio ring has moved on; the oldest frame in it is now {self.oldest}."
-
-
-class _Fence:
-    """Orders memory accesses before it before those after it, on every CPU.
-
-    A release followed by an acquire is a full barrier on the weakly ordered CPUs that Linux desktops have; the lock's
-    two operations are that. Only one thread at a time may be in it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def __call__(self) -> None:
-        self._lock.release()
-        self._lock.acquire()
 
 
 class RingWriter:
@@ -85,7 +51,7 @@ class RingWriter:
         self._position = 0
         self._generation = 0
         self._wakers: tuple[int, ...] = ()
-        self._fence = _Fence()
+        self._fence = Fence()
         # Held for one copy at a time: a source that was given up may still deliver, and a waker must not be closed
         # (and its number used again) while it is being written to.
         self._lock = threading.Lock()
@@ -98,8 +64,7 @@ class RingWriter:
             RingError: a bound of the layout is exceeded, or the machine is not little-endian.
             OSError: no memory or no descriptors.
         """
-        if sys.byteorder != "little":
-            raise RingError("the audio ring is little-endian, and this machine is not")
+        check_byte_order()
         layout = RingLayout(rate=rate, channels=channels, capacity=round(seconds * rate))
         fd = new_memfd("utter-ring")
         try:
@@ -211,7 +176,7 @@ class RingWriter:
             self._wakers = ()
 
 
-class RingReader:
+class RingReader(RingView):
     """A read-only view of a ring. One thread at a time may use it.
 
     Args:
@@ -232,70 +197,12 @@ class RingReader:
         size = os.fstat(fd).st_size
         if not size:
             raise RingError(f"descriptor {fd} is empty, so it is not an audio ring")
-        self._memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
         try:
-            self.layout = parse_header(self._memory[:HEADER_SIZE], size)
+            super().__init__(memory)
         except BaseException:
-            self._memory.close()
+            memory.close()
             raise
-        self._bytes = memoryview(self._memory)
-        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
-        self._fence = _Fence()
-
-    @property
-    def position(self) -> int:
-        """Frames written since the ring was made."""
-        return self._counters[POSITION]
-
-    @property
-    def oldest(self) -> int:
-        """The first frame that can still be read."""
-        return oldest_frame(self._counters[CLAIMED], self.layout.capacity)
-
-    @property
-    def generation(self) -> int:
-        """Counts the openings of the source."""
-        return self._counters[GENERATION]
-
-    def read(self, start: int, count: int) -> bytes:
-        """Copies the frames [start, start + count).
-
-        Raises:
-            Overrun: some of them have been overwritten.
-            ValueError: a negative number, or frames that are not written yet.
-        """
-        position = self._counters[POSITION]
-        if start < 0 or count < 0 or start + count > position:
-            raise ValueError(f"frames {start} to {start + count} were asked for; frames 0 to {position} are written")
-        self._fence()
-        self._check(start)
-        data = self._copy(start, count)
-        self._fence()
-        self._check(start)
-        return data
-
-    def _check(self, start: int) -> None:
-        oldest = self.oldest
-        if start < oldest:
-            raise Overrun(oldest)
-
-    def _copy(self, start: int, count: int) -> bytes:
-        pieces = spans(self.layout, start, count)
-        return b"".join(self._bytes[offset : offset + length] for offset, length in pieces)
-
-    def close(self) -> None:
-        """Unmaps. May be called again."""
-        self._counters.release()
-        self._bytes.release()
-        self._memory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _seal(fd: int) -> str:

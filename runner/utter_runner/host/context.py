@@ -77,7 +77,12 @@ class ContextCache:
     def changed(self, instance: Instance, params: Raw) -> None:
         """A plugin announced `context.changed`. Raises RpcError."""
         announced = decode_params(params, ContextChanged)
-        self._announced.setdefault((instance.id, instance.epoch), set()).update(announced.context)
+        if not _lives(instance):
+            return
+        names = self._announced.setdefault((instance.id, instance.epoch), set())
+        for name in announced.context:
+            if len(names) < MAX_FIELDS and len(name) < MAX_FIELD_BYTES:
+                names.add(name)
         self._take(instance, announced.context)
 
     def forget(self, instance: Instance) -> None:
@@ -87,6 +92,8 @@ class ContextCache:
         self._asked.pop(instance.id, None)
 
     def _take_answer(self, instance: Instance, result: Raw) -> None:
+        if not _lives(instance):
+            return
         try:
             fields = decode_answer(result, dict[str, Any], SNAPSHOT, instance.id)
         except RpcError as error:
@@ -107,7 +114,8 @@ class ContextCache:
                 self._fields.pop(name, None)
                 continue
             encoded = encode(value)
-            if len(encoded) > MAX_FIELD_BYTES or (known is None and len(self._fields) >= MAX_FIELDS):
+            size = len(encoded) + len(name)
+            if size > MAX_FIELD_BYTES or (known is None and len(self._fields) >= MAX_FIELDS):
                 logger.warning(
                     "%s: the field %.60r is not kept: at most %d fields of %d bytes are",
                     instance.id, name, MAX_FIELDS, MAX_FIELD_BYTES,
@@ -144,6 +152,11 @@ class ContextCache:
             self._take_answer(instance, await instance.call(SNAPSHOT, SnapshotParams(), timeout=ASK_SECONDS))
         except RpcError as error:
             logger.warning("%s: %s: %s", instance.id, SNAPSHOT, error)
+
+
+def _lives(instance: Instance) -> bool:
+    """Whether what a plugin says is of the present: not its last words, which are read when it is down already."""
+    return instance.running or instance.status == "starting"
 
 
 def _offers(instance: Instance) -> bool:

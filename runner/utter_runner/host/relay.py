@@ -133,6 +133,9 @@ class Relay:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
             epoch.asking -= 1
             upstream: Upstream | None = None
+            if error is None and self._epochs.get(instance) is not epoch:
+                # Its streams have been ended: this is among the last words of a plugin that is down.
+                error = instance.unavailable()
             if error is None and result is not None:
                 try:
                     upstream = self._opened(epoch, method, wanted, result)

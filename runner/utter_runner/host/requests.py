@@ -158,8 +158,11 @@ class HostRequests:
             self._wait(peer, request_id, method, work, partial(instead, provider, params, part, timeout))
             return
         cancel: Callable[[], None] | None = None
+        ended = False
 
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
+            nonlocal ended
+            ended = True
             if cancel is not None:
                 work.remove_child(cancel)
             if error is None and method.startswith(_SCREEN):
@@ -170,7 +173,7 @@ class HostRequests:
 
         self._carry(params, instance.id, provider.id)
         sent = provider.request(method, params, on_reply, timeout=timeout, work=part)
-        if sent is not None:
+        if sent is not None and not ended:
             cancel = partial(_cancel_in, provider, provider.epoch, sent)
             peer.on_cancel(request_id, cancel)
             work.add_child(cancel)
@@ -218,17 +221,21 @@ class HostRequests:
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
         origin = Origin(provenance=work.provenance, session=work.session, sources=work.sources)
+        cancel: Callable[[], None] | None = None
         ended = False
 
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
             nonlocal ended
             ended = True
+            if cancel is not None:
+                work.remove_child(cancel)
             relay(peer, request_id, result, error)
 
         submission = self._gate.submit(step, origin, on_reply, timeout=timeout, work=work)
         if not ended:
-            peer.on_cancel(request_id, submission.cancel)
-            work.add_child(submission.cancel)
+            cancel = submission.cancel
+            peer.on_cancel(request_id, cancel)
+            work.add_child(cancel)
 
     def _on_confirm(self, instance: Instance, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         params = decode_params(raw, HostConfirmParams)
@@ -241,7 +248,6 @@ class HostRequests:
             )
 
         async def answer() -> object:
-            self._asking.add(instance.id)
             try:
                 verdict = await self._confirmer.ask(_question(instance.id, params.text, work))
             finally:
@@ -249,6 +255,8 @@ class HostRequests:
             return {"approved": verdict.approved}
 
         self._wait(peer, request_id, "host.confirm", work, answer)
+        # From now on, and not from when the task begins: the next question may stand in the same read.
+        self._asking.add(instance.id)
 
     def _on_emit(self, instance: Instance, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         params = decode_params(raw, HostEmitParams)
@@ -257,8 +265,14 @@ class HostRequests:
     def _wait(
         self, peer: Peer, request_id: RequestId, method: str, work: Work, answer: Callable[[], Awaitable[object]]
     ) -> None:
-        scope = self._tasks.start(peer, request_id, method, answer)
-        work.add_child(scope.cancel)
+        async def answer_once() -> object:
+            try:
+                return await answer()
+            finally:
+                work.remove_child(cancel)
+
+        cancel = self._tasks.start(peer, request_id, method, answer_once).cancel
+        work.add_child(cancel)
 
 
 def _cancel_in(provider: Instance, epoch: int, request_id: RequestId) -> None:

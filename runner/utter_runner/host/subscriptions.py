@@ -85,7 +85,7 @@ class Subscriptions:
                 f"{instance.id} may not have the stream {params.method!r}: its requires do not name the capability",
                 {"method": params.method, "requires": list(instance.requires)},
             )
-        self._subscribe(peer, request_id, params, asker=instance.id)
+        self._subscribe(peer, request_id, params, asker=instance)
 
     def _permits(self, instance: Instance, method: str) -> bool:
         if method in self._own:
@@ -95,7 +95,9 @@ class Subscriptions:
             self._registry.satisfies(contract.capability, required) for required in instance.requires
         )
 
-    def _subscribe(self, peer: Peer, request_id: RequestId, params: SubscribeParams, *, asker: str = "") -> None:
+    def _subscribe(
+        self, peer: Peer, request_id: RequestId, params: SubscribeParams, *, asker: Instance | None = None
+    ) -> None:
         if bytes(params.params)[:1] != b"{":
             raise RpcError(ErrorCode.INVALID_PARAMS, "the params of a stream are an object", {"field": "params"})
         own = self._own.get(params.method)
@@ -104,7 +106,7 @@ class Subscriptions:
             peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
             own.begin(stream)
             return
-        instance = self._relay.find(params.method, params.plugin, besides=asker)
+        instance = self._relay.find(params.method, params.plugin, besides="" if asker is None else asker.id)
         self._hub.check_room(peer)
 
         def on_open(upstream: Upstream | None, error: RpcError | None) -> None:
@@ -112,6 +114,9 @@ class Subscriptions:
                 peer.reply_error(request_id, error or instance.unavailable())
                 return
             try:
+                if asker is not None and not asker.running:
+                    # Its streams have been ended, and its wire may still live for a while.
+                    raise asker.unavailable()
                 stream = self._hub.open(peer, params.method, upstream.mode)
             except RpcError as refused:
                 upstream.stop()

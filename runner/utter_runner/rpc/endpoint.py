@@ -156,12 +156,15 @@ class Endpoint:
             )
             try:
                 self._bind()
-            except OSError as error:
+            except OSError:
                 self.listener.close()
-                raise EndpointError(f"The socket {path} cannot be made: {error.strerror}.") from None
+                raise
         except EndpointError:
             os.close(self._lock_fd)
             raise
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise EndpointError(f"The socket {path} cannot be made: {error.strerror}.") from None
 
     def _lock(self, path: Path) -> int:
         try:

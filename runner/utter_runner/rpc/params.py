@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.rpc.peer import TIMEOUT_CAP
+from utter_runner.rpc.interface import TIMEOUT_CAP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from utter_runner.rpc.deadlines import Deadline, Deadlines
     from utter_runner.rpc.reactor import Reactor
 
-__all__ = ["TIMEOUT_CAP", "Handler", "Limits", "OnReply", "Peer"]
-
 logger = logging.getLogger(__name__)
 
 MESSAGES_PER_TURN = 64

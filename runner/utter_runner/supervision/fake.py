@@ -20,7 +20,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import HealthResult
 from utter_protocol.versions import Negotiated
-from utter_runner.rpc.peer import TIMEOUT_CAP
+from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.instance import wait_for_reply
 from utter_runner.supervision.spec import PluginSpec
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
     from utter_runner.rpc.deadlines import Deadline, Deadlines
-    from utter_runner.rpc.peer import OnReply, Peer
+    from utter_runner.rpc.interface import OnReply
+    from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.states import Status
 
 # What is answered: a result, an error, or what a function of the params returns or raises.

@@ -18,7 +18,8 @@ import trio
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.credentials import peer_credentials
-from utter_runner.rpc.peer import Limits, OnReply, Peer
+from utter_runner.rpc.interface import guarded
+from utter_runner.rpc.peer import Peer
 from utter_runner.supervision.launch import launch
 from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId, StreamItem
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
+    from utter_runner.rpc.interface import Limits, OnReply
     from utter_runner.rpc.reactor import Reactor
     from utter_runner.supervision.dialect import Dialect, Handshake
     from utter_runner.supervision.launch import Launched
@@ -168,7 +170,8 @@ class Instance:
         self.status = next_status(self.status, event)
         self.detail = detail
         logger.debug("%s#%d is %s%s", self.id, self.epoch, self.status, f": {detail}" if detail else "")
-        self._on_change(self)
+        # What fails over there is no reason for this plugin, or for whose task this is, to end.
+        guarded(self._on_change, self)
 
     # ---- one epoch
 
@@ -180,7 +183,7 @@ class Instance:
             if self.detail != why + before:
                 self.detail = why + before
                 logger.info("%s is %s: %s", self.id, self.status, self.detail)
-                self._on_change(self)
+                guarded(self._on_change, self)
 
         return await self._meeting.wait(say)
 

@@ -27,6 +27,7 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     ("degraded", "die"): "backoff",
     ("backoff", "give_up"): "failed",
     ("starting", "give_up"): "failed",
+    ("waiting", "give_up"): "failed",
     ("waiting", "stop"): "stopping",
     ("starting", "stop"): "stopping",
     ("ready", "stop"): "stopping",

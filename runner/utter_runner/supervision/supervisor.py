@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from utter_protocol.capabilities import Registry
     from utter_protocol.methods import HealthResult
     from utter_runner.rpc.deadlines import Deadlines
-    from utter_runner.rpc.peer import Limits
+    from utter_runner.rpc.interface import Limits
     from utter_runner.rpc.reactor import Reactor
     from utter_runner.supervision.dialect import Dialect
     from utter_runner.supervision.instance import PluginRequests

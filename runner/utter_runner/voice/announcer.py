@@ -87,3 +87,6 @@ class Announcer:
             await self._mouth.speak(text, timeout=SPEAK_SECONDS)
         except RpcError as error:
             logger.warning("a result could not be spoken: %s", error)
+        except Exception:
+            # Whoever speaks must not take the runner along.
+            logger.exception("a result could not be spoken")

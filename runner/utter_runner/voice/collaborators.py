@@ -74,7 +74,7 @@ class AudioFeed(Protocol):
         """The frames `[start, start + count)` as f32le mono.
 
         Raises:
-            utter_runner.dataplane.ring.Overrun: some of them were overwritten.
+            utter_protocol.ring.Overrun: some of them were overwritten.
             ValueError: some of them are not written yet.
         """
         ...

@@ -14,7 +14,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import CommandResult, Provenance, StepResult, Transcript
-from utter_runner.dataplane.ring import Overrun
+from utter_protocol.ring import Overrun
 from utter_runner.voice.collaborators import SAMPLE_BYTES, AudioUnavailable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import AudioLevel
-from utter_runner.dataplane.ring import Overrun
+from utter_protocol.ring import Overrun
 
 if TYPE_CHECKING:
     from collections.abc import Callable

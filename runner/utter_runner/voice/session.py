@@ -18,7 +18,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import SessionReport
-from utter_runner.dataplane.ring import Overrun
+from utter_protocol.ring import Overrun
 from utter_runner.voice import outcome
 from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, TRANSITIONS, Effect, Event, State

@@ -7,7 +7,6 @@ told so, and not that it failed; what a plugin streams is played as it comes, an
 from __future__ import annotations
 
 import base64
-import binascii
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -209,7 +208,8 @@ def _decode(plugin: Instance, data: Raw) -> tuple[bytes, SpeechFormat | None]:
     try:
         item = _decode_item(data)
         chunk = base64.b64decode(item.data_b64, validate=True)
-    except (msgspec.MsgspecError, RecursionError, binascii.Error) as error:
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        # b64decode raises a ValueError of its own kind for what is not ASCII.
         raise _wrong(plugin, str(error)) from None
     if len(chunk) > MAX_ITEM:
         raise _wrong(plugin, f"an item has {len(chunk)} bytes of audio; at most {MAX_ITEM} are taken")

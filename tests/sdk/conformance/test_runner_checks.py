@@ -14,6 +14,7 @@ import pytest
 
 from support.bad_runner import BadRunner, Defect, Message
 from support.daemon import Daemon
+from utter_runner.cli import main
 from utter_sdk.conformance.report import Report
 from utter_sdk.conformance.runner_checks import CHECKS, check_runner
 
@@ -86,6 +87,13 @@ def test_ids_titles_and_sections(open_runner: Daemon) -> None:
     assert len(set(ids)) == len(ids)
     assert {check.section for check in CHECKS} <= headings
     assert all(check.title.endswith(".") for check in CHECKS)
+
+
+def test_the_command(open_runner: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", "--runner", str(open_runner.socket), "--only", "streams.", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["counts"]["fails"]) == (True, 0)
+    assert report["counts"]["holds"] == sum(check.id.startswith("streams.") for check in CHECKS)
 
 
 # ---- none at all

@@ -13,7 +13,7 @@ import trio
 from support.supervision_tools import call, marked_processes
 from support.transports import Way, pid_of, quick, wait_gone
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.rpc.peer import Limits
+from utter_runner.rpc.interface import Limits
 
 
 def count_descriptors() -> int:

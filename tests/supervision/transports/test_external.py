@@ -122,6 +122,23 @@ async def test_one_that_listens_finds_the_directory_for_its_socket(listen: Way) 
     assert stat.S_IMODE(listen.directory.stat().st_mode) == 0o700
 
 
+async def test_a_defect_while_it_is_waited_for_is_that_plugins_end_alone(
+    connect: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listen_for(_spec: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("utter_runner.supervision.link.listen_for", listen_for)
+    async with house(connect.plugin("late"), plugin("good"), timing=quick()) as running:
+        late, good = running.supervisor.instances
+        assert (late.status, good.status) == ("failed", "ready")
+        assert late.detail == "internal error: can't start new thread"
+        monkeypatch.undo()
+        running.supervisor.restart("late")
+        with connect.externals["late"]:
+            await running.until(lambda: late.running)
+
+
 async def test_stopping_does_not_wait_for_it(way: Way) -> None:
     with trio.fail_after(10):
         async with house(way.plugin("late"), timing=quick()) as running:

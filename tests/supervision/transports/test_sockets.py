@@ -7,8 +7,6 @@ import logging
 import os
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,20 +18,12 @@ import trio.lowlevel
 import trio.testing
 
 from support.daemon import External
+from support.endpoints import another_runner
 from support.supervision_tools import call, house, marked_processes
 from support.transports import Way, pid_of, quick
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision import link
 from utter_runner.supervision.launch import INSTANCE_VARIABLE, SOCKET_VARIABLE
-
-SERVE = """
-import sys
-from pathlib import Path
-from utter_runner.rpc.endpoint import Endpoint
-endpoint = Endpoint(Path(sys.argv[1]))
-print("serving", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture(params=["connect", "listen"])
@@ -64,18 +54,6 @@ async def ends(connection: socket.socket) -> bool:
     """Wait until the other side closes; whether it said nothing before."""
     with trio.fail_after(20):
         return await trio.to_thread.run_sync(connection.recv, 100) == b""
-
-
-@contextmanager
-def another_runner(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"serving\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def stale(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from utter_runner.dataplane.ring import Overrun
+from utter_protocol.ring import Overrun
 from utter_runner.voice.capture.capture import ON_DEMAND_NOTE, RATE, Capture, Mode
 from utter_runner.voice.capture.fake import BLOCK, FakeSource
 from utter_runner.voice.capture.source import NoSource, SourceError

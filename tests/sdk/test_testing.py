@@ -7,7 +7,7 @@ import select
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -158,3 +158,111 @@ def test_nothing_leaks(run_plugin: RunPlugin) -> None:
 def test_it_is_a_context_manager() -> None:
     with pytest.raises(RuntimeError, match="PluginProcess is a context manager"):
         PluginProcess(script("pass")).call("x")
+
+
+ASKING = """
+@plugin.method("ask", blocking=True)
+def ask(params: dict) -> Any:
+    return plugin.host.call("host.context", params).result()
+
+@plugin.stream("numbers")
+def numbers(params: dict, stream: Stream) -> None:
+    for n in range(params["count"]):
+        stream.send(n)
+"""
+
+
+def test_functions_answer_the_plugins_requests(run_plugin: RunPlugin) -> None:
+    process = run_plugin(ASKING)
+    process.on_host("host.context", lambda params: {"got": params["n"]})
+    assert process.call("ask", {"n": 3}) == {"got": 3}
+    process.on_host("host.context", lambda _: None)
+    assert process.call("ask", {"n": 3}) == {}
+
+
+def test_a_mistake_in_a_function_is_raised_in_the_test(run_plugin: RunPlugin) -> None:
+    process = run_plugin(ASKING)
+    process.on_host("host.context", lambda params: params["missing"])
+    pending = process.send("ask", {})
+    with pytest.raises(KeyError, match="missing"):
+        pending.result()
+    # The plugin has been answered all the same.
+    with pytest.raises(RpcError, match="KeyError: 'missing'"):
+        pending.result()
+    assert process.call("plugin.health")["status"] == "ok"
+
+
+def test_requests_can_be_held_and_answered_in_any_order(run_plugin: RunPlugin) -> None:
+    again = ASKING.replace('"ask", blocking=True', '"ask2", blocking="two"').replace("numbers", "others")
+    process = run_plugin(ASKING + again)
+    process.hold_host("host.context")
+    first, second = process.send("ask", {"n": 1}), process.send("ask2", {"n": 2})
+    one, two = process.asked("host.context"), process.asked("host.context")
+    assert (one.method, {one.params["n"], two.params["n"]}) == ("host.context", {1, 2})
+    for asked in (two, one):
+        asked.answer({"n": asked.params["n"]})
+    assert (first.result(), second.result()) == ({"n": 1}, {"n": 2})
+    with pytest.raises(TimeoutError, match=r"a request host\.context of the plugin's did not come in 0\.01 s"):
+        process.asked("host.context", 0.01)
+    with pytest.raises(TimeoutError, match=r"\$/cancel of host\.context did not come"):
+        one.wait_cancelled(0.01)
+
+
+def test_a_stream_is_read_however_early_its_items_come(run_plugin: RunPlugin) -> None:
+    process = run_plugin(ASKING)
+    for count in (0, 1, 500):
+        stream = process.subscribe("numbers", {"count": count})
+        assert list(stream) == list(range(count))
+        assert stream.wait_closed() == "end"
+        with pytest.raises(EOFError, match="numbers is closed: end"):
+            stream.get()
+        stream.stop()
+
+
+def test_a_stream_that_is_not_offered_is_refused(run_plugin: RunPlugin) -> None:
+    process = run_plugin(
+        """
+        @plugin.method("watch", blocking=True)
+        def watch() -> Any:
+            return plugin.subscribe("runner.events").get()
+        """
+    )
+    with pytest.raises(RpcError, match=r"stream\.subscribe: the test serves no such request; see on_host"):
+        process.call("watch")
+    with pytest.raises(TimeoutError, match=r"a subscription to runner\.events did not come"):
+        process.offer("runner.events").wait_subscribed(0.01)
+
+
+def test_there_is_nothing_to_talk_to_before_it_was_entered() -> None:
+    process = PluginProcess(script("pass"))
+    for use in (process.hang_up, process.reconnect, process.close_stdin, process.close, process.wait):
+        with pytest.raises(RuntimeError, match="PluginProcess is a context manager"):
+            use()
+
+
+def test_a_program_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        PluginProcess([tmp_path / "missing"], transport="connect").__enter__()
+
+
+@pytest.mark.parametrize("transport", ["connect", "listen"])
+def test_a_plugin_that_does_not_come_is_said(transport: Literal["connect", "listen"]) -> None:
+    code = "import sys; sys.stdin.read()"
+    with pytest.raises(TimeoutError, match=r"no connection in 0\.05 s"):
+        PluginProcess(script(code), transport=transport, timeout=0.05).__enter__()
+    with pytest.raises(PluginDiedError, match="it ended before there was a connection") as caught:
+        PluginProcess(script("import sys; sys.exit(3)"), transport=transport).__enter__()
+    assert caught.value.code == 3
+
+
+def test_what_was_logged_before_an_answer_is_there_with_it(run_plugin: RunPlugin) -> None:
+    process = run_plugin(
+        """
+        @plugin.method("log")
+        def log(params: dict) -> None:
+            plugin.log(f"line {params['n']}")
+        """
+    )
+    for n in range(300):
+        process.call("log", {"n": n})
+        assert process.stderr.endswith(f"line {n}\n")

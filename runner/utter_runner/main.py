@@ -22,7 +22,7 @@ from utter_protocol.packages import user_directories
 from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
-from utter_runner.supervision.launch import Launched, SpawnError, launch, remove_tmp
+from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
 from utter_runner.supervision.settings import settings_problems
 
@@ -165,10 +165,6 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
         return daemon.serve(config, endpoint, specs, launched, problems)
     finally:
         for one in launched.values():
-            if one.process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(one.process.pid, signal.SIGKILL)
-                one.process.wait()
-            remove_tmp(one.tmp)
+            abandon(one)
             if one.endpoint is not None:
                 one.endpoint.close()

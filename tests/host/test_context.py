@@ -14,7 +14,7 @@ from msgspec import Raw
 from support.host import fake_plugin
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
-from utter_runner.host.context import FRESH_SECONDS, MAX_FIELD_BYTES, MAX_FIELDS, ContextCache
+from utter_runner.host.context import FRESH_SECONDS, MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS, ContextCache
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 
@@ -194,6 +194,21 @@ async def test_the_last_words_of_a_plugin_are_not_the_present() -> None:
     announce(cache, one, later=1)
     assert (await shown(cache)).keys() == {"meta"}
     assert cache._announced == {}
+
+
+async def test_all_fields_together_are_bounded_and_what_does_not_fit_is_not_shown_as_it_was() -> None:
+    one = source("one", {"a": 1})
+    cache = ContextCache(FakeSupervisor(one))
+    await cache.snapshot([])
+    large = "x" * (MAX_FIELD_BYTES - 100)
+    fitting = MAX_CONTEXT_BYTES // MAX_FIELD_BYTES
+    announce(cache, one, **{f"f{number}": large for number in range(fitting)})
+    announce(cache, one, a=large)
+    context = await shown(cache)
+    assert context.keys() == {*[f"f{number}" for number in range(fitting)], "meta"}
+    announce(cache, one, f0="small")
+    announce(cache, one, a=large)
+    assert (await shown(cache))["a"] == large
 
 
 @pytest.mark.parametrize("params", [b"{}", b'{"context":[]}', b"[]"])

@@ -233,7 +233,7 @@ async def test_cancelling_a_plugins_request_cancels_it_at_the_provider() -> None
     assert request.cancelled
 
 
-@pytest.mark.parametrize("how", ["cancel", "time", "error"])
+@pytest.mark.parametrize("how", ["cancel", "time", "error", "answer"])
 async def test_the_end_of_a_request_cancels_what_was_asked_for_it(how: str, autojump_clock: MockClock) -> None:
     asker, provider = router("llm.choose@1"), llm()
     del provider.answers["llm.choose"]
@@ -245,8 +245,8 @@ async def test_the_end_of_a_request_cancels_what_was_asked_for_it(how: str, auto
         request = provider.received[0]
         if how == "cancel":
             asker.cancel(sent)
-        elif how == "error":
-            asker.answer(asker.received[0], RpcError(-32000, "gave up"))
+        elif how in {"error", "answer"}:
+            asker.answer(asker.received[0], RpcError(-32000, "gave up") if how == "error" else {"steps": []})
         else:
             # Its own time-out is later than that of what it works for.
             await trio.sleep(29)

@@ -28,7 +28,7 @@ from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER
 from utter_runner.dataplane.service import MAX_CARRIED
 from utter_runner.dataplane.streams import RELIABLE_HOLD
 from utter_runner.dataplane.wakers import MAX_WAKERS
-from utter_runner.host.context import MAX_FIELD_BYTES, MAX_FIELDS
+from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
 from utter_runner.rpc import descriptors
@@ -454,6 +454,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "characters of a plugin's question": [host.MAX_QUESTION],
         "fields of the context": [MAX_FIELDS],
         "a field of the context, with its name": [MAX_FIELD_BYTES],
+        "the whole context": [MAX_CONTEXT_BYTES],
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
         "characters that are spoken": [MAX_SPOKEN],

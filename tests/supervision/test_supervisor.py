@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -10,8 +11,10 @@ import msgspec
 import pytest
 import trio
 
-from support.supervision_tools import call, marked_processes, plugin
+from support.supervision_tools import QUICK, call, marked_processes, plugin
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.rpc.interface import Limits
+from utter_runner.supervision import instance as instance_module
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.spec import Timing
 
@@ -372,3 +375,27 @@ async def test_a_second_provider_that_comes_up_is_not_missed(house: House) -> No
         await running.until(lambda: first.status == second.status == "backoff")
         with trio.fail_after(4):
             assert (await running.supervisor.wait_provider("experimental/a@1", 10)).id == "second"
+
+
+async def test_a_plugin_that_others_ask_too_much_is_not_taken_for_unwell(house: House) -> None:
+    async with house(plugin("busy", "hang=slow"), timing=QUICK, limits=Limits(max_in_flight=4)) as running:
+        busy = running.supervisor.get("busy")
+        for _ in range(4):
+            busy.request("slow", b"{}", lambda *_: None, timeout=60)
+        life = running.supervisor._lives["busy"]
+        await running.supervisor._check_health(life, busy.epoch)
+        assert (busy.status, life.unwell) == ("ready", "")
+
+
+async def test_what_cannot_be_watched_over_is_ended_and_the_plugin_fails_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(instance_module, "ChildProcess", no_descriptors)
+    async with house(plugin("lost")) as running:
+        lost = running.supervisor.get("lost")
+        assert lost.status == "failed"
+        assert "Too many open files" in lost.detail
+        assert marked_processes("lost") == []

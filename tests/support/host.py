@@ -44,6 +44,7 @@ class AskingPeer:
 
     def __init__(self, name: str = "asker") -> None:
         self.name = name
+        self.closed = False
         self.answers: dict[int, tuple[Any, RpcError | None]] = {}
         self._open: dict[int, Callable[[], None] | None] = {}
         self._changed = trio.Event()

@@ -119,6 +119,15 @@ async def test_a_player_that_fails_says_why(program: Callable[[str, str], None])
         assert "cannot open device" in error.value.message
 
 
+async def test_a_player_that_complains_a_lot_plays_on(tmp_path: Path, program: Callable[[str, str], None]) -> None:
+    program("aplay", f"/usr/bin/head -c 300000 /dev/zero >&2\n{recording(tmp_path)}")
+    async with PlayerOutput().open(SHORT) as sink:
+        await sink.write(b"\1\0" * 40)
+        with trio.fail_after(20):
+            await sink.drain()
+    assert (tmp_path / "heard").read_bytes() == b"\1\0" * 40
+
+
 async def test_leaving_early_ends_the_player(tmp_path: Path, program: Callable[[str, str], None]) -> None:
     told = tmp_path / "told"
     os.mkfifo(told)

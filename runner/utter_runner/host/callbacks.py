@@ -88,6 +88,9 @@ class HostCallbacks:
         if peer is None:
             return
         for request_id, (handler, params) in self._early.pop(peer, {}).items():
+            if peer.closed:
+                # One of them has ended it; the others are nobody's wish any more.
+                return
             # The callback of whoever serves it takes the place of the one that withdraws it.
             try:
                 handler(instance, peer, request_id, params)

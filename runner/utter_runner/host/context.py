@@ -32,6 +32,8 @@ CAPABILITY = "context.snapshot@1"
 META = "meta"
 MAX_FIELDS = 256
 MAX_FIELD_BYTES = 256 * 1024
+MAX_CONTEXT_BYTES = 4 * 1024 * 1024
+"""Of all fields together: a snapshot must fit into a frame."""
 FRESH_SECONDS = 1.0
 """How long the answer of a plugin that announces nothing is taken for the present."""
 ASK_SECONDS = 2.0
@@ -115,11 +117,15 @@ class ContextCache:
                 continue
             encoded = encode(value)
             size = len(encoded) + len(name)
-            if size > MAX_FIELD_BYTES or (known is None and len(self._fields) >= MAX_FIELDS):
+            others = sum(len(n) + len(bytes(field.value)) for n, field in self._fields.items() if n != name)
+            full = known is None and len(self._fields) >= MAX_FIELDS
+            if size > MAX_FIELD_BYTES or full or others + size > MAX_CONTEXT_BYTES:
                 logger.warning(
-                    "%s: the field %.60r is not kept: at most %d fields of %d bytes are",
-                    instance.id, name, MAX_FIELDS, MAX_FIELD_BYTES,
+                    "%s: the field %.60r is not kept: at most %d fields of %d bytes are, and %d bytes of all",
+                    instance.id, name, MAX_FIELDS, MAX_FIELD_BYTES, MAX_CONTEXT_BYTES,
                 )  # fmt: skip
+                # Its old value is not the present either.
+                self._fields.pop(name, None)
                 continue
             self._fields[name] = Field(Raw(encoded), instance.id, now)
 

@@ -256,7 +256,7 @@ class FakeInstance:
         if request.deadline is not None:
             request.deadline.cancel()
         on_reply, request.on_reply = request.on_reply, None
-        if error is not None and request.work is not None:
+        if request.work is not None:
             request.work.cancel()
         if on_reply is not None:
             on_reply(result, error)

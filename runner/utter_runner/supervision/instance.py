@@ -20,7 +20,7 @@ from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.interface import guarded
 from utter_runner.rpc.peer import Peer
-from utter_runner.supervision.launch import launch
+from utter_runner.supervision.launch import SpawnError, abandon, launch
 from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
@@ -209,7 +209,11 @@ class Instance:
         launched, self._launched = self._launched, None
         launched = launched or launch(self.spec, self.epoch, self._environ, self._meeting.endpoint)
         self._meeting.take(launched.endpoint)
-        process = ChildProcess(launched, self._reactor, self._on_stderr)
+        try:
+            process = ChildProcess(launched, self._reactor, self._on_stderr)
+        except OSError as error:
+            abandon(launched)
+            raise SpawnError(f"the runner cannot watch over it: {error.strerror}") from error
         self.process = process
         if self.spec.transport == "stdio":
             self._attach(process.stdout_fd, process.stdin_fd)
@@ -339,9 +343,8 @@ class Instance:
             nonlocal ended
             ended = True
             works.pop(request_id, None)
-            if error is not None:
-                # Whatever it still asks for, nobody waits for any more.
-                work.cancel()
+            # Whatever it still asks for, nobody waits for any more, and it may not serve another request.
+            work.cancel()
             on_reply(result, error)
 
         request_id: RequestId = 0

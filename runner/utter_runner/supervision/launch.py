@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -143,6 +145,18 @@ def remove_tmp(path: str) -> None:
     """Remove a plugin's temporary directory with all that is in it, as far as that can be done."""
     if path:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def abandon(launched: Launched) -> None:
+    """End a process that nobody can watch over, with all that was made for it but its endpoint."""
+    process = launched.process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    remove_tmp(launched.tmp)
 
 
 def _spawn(spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

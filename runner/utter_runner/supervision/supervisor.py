@@ -237,12 +237,17 @@ class Supervisor:
         finally:
             with trio.CancelScope(shield=True):
                 instance.move("stop")
-                await instance.tear_down("the runner stops it")
-                instance.close()
-                instance.move("stopped")
-                life.done.set()
-                self._settle(life)
-                self._changed()
+                try:
+                    await instance.tear_down("the runner stops it")
+                    instance.close()
+                except Exception:
+                    logger.exception("stopping %s failed", instance.id)
+                finally:
+                    # Whoever stops the runner waits for this.
+                    instance.move("stopped")
+                    life.done.set()
+                    self._settle(life)
+                    self._changed()
 
     async def _epoch(self, life: _Life) -> float:
         """Live through one epoch; return the seconds to wait before the next."""
@@ -441,6 +446,9 @@ class Supervisor:
         try:
             health = await instance.health()
         except RpcError as error:
+            if error.data is not None and error.data.get("bound") == "max_in_flight":
+                # It was not asked: others wait for it already, and their time-outs say whether it answers.
+                return
             if instance.epoch == epoch and instance.running:
                 life.unwell = f"it does not answer plugin.health: {error.message}"
                 instance.kill(life.unwell)

@@ -6,6 +6,7 @@ slow loudspeaker slows the maker down and nothing piles up here. A program of it
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from contextlib import asynccontextmanager, suppress
@@ -67,17 +68,16 @@ class PlayerOutput:
     async def open(self, format_: SpeechFormat) -> AsyncIterator[SpeechSink]:
         """Begin an utterance; see `SpeechOutput.open`."""
         command = await self._command(format_)
+        # Not a pipe: a player that complains a lot would wait for somebody to read it.
+        said = os.memfd_create("utter-player", os.MFD_CLOEXEC)
         try:
             process = await trio.lowlevel.open_process(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
             )
         except OSError as error:
+            os.close(said)
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"{command[0]} cannot be started: {error.strerror}") from None
-        sink = _PlayerSink(process, command[0], _SAMPLE[format_.encoding] * format_.channels * format_.rate)
+        sink = _PlayerSink(process, command[0], said, _SAMPLE[format_.encoding] * format_.channels * format_.rate)
         try:
             yield sink
         finally:
@@ -123,9 +123,10 @@ class PlayerOutput:
 class _PlayerSink:
     """A player's standard input."""
 
-    def __init__(self, process: trio.Process, name: str, bytes_per_second: int) -> None:
+    def __init__(self, process: trio.Process, name: str, said: int, bytes_per_second: int) -> None:
         self._process = process
         self._name = name
+        self._said = said
         self._bytes_per_second = bytes_per_second
         self._began = trio.current_time()
         self._written = 0
@@ -154,15 +155,14 @@ class _PlayerSink:
         raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self._name} did not end when the speech was over")
 
     async def close(self) -> None:
-        """Let go of the pipes."""
-        for stream in (self._process.stdin, self._process.stderr):
-            if stream is not None:
-                await stream.aclose()
+        """Let go of the pipe, and of what it said."""
+        os.close(self._said)
+        if self._process.stdin is not None:
+            await self._process.stdin.aclose()
 
     async def _failure(self) -> RpcError:
-        said = b""
-        if self._process.stderr is not None:
-            with trio.move_on_after(_GRACE), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                said = bytes(await self._process.stderr.receive_some(2000))
-        words = " ".join(said.decode(errors="replace").split())[:200]
+        # It may have closed its input before it has said why.
+        with trio.move_on_after(_GRACE):
+            await self._process.wait()
+        words = " ".join(os.pread(self._said, 2000, 0).decode(errors="replace").split())[:200]
         return RpcError(ErrorCode.PLUGIN_FAILED, f"{self._name} cannot play the speech{f': {words}' if words else ''}")

@@ -170,38 +170,44 @@ class AsyncStream(BaseStream):
 
     def __init__(self, connection: Connection, method: str, mode: Mode, window: int) -> None:
         super().__init__(connection, method, mode, window)
+        self.sending = 0
+        """How many calls of `send` have not returned: after the stop each of them raises `StreamClosed`."""
         self._waiting: dict[asyncio.Future[None], Callable[[], None]] = {}
-        self._sending: asyncio.Lock | None = None
+        self._lock: asyncio.Lock | None = None
 
     async def send(self, data: Any) -> None:
         """Send an item; as `Stream.send`."""
         import asyncio  # noqa: PLC0415 - loaded already by whoever runs this
 
         encoded = self._encode(data)
-        if self._sending is None:
-            self._sending = asyncio.Lock()
-        async with self._sending:
-            while True:
-                with self._changed:
-                    if self._may_send():
-                        seq = self._claim()
-                        break
-                    loop = asyncio.get_running_loop()
-                    waiter = loop.create_future()
-                    self._waiting[waiter] = waker(loop, waiter)
-                try:
-                    await waiter
-                finally:
-                    with self._changed:
-                        self._waiting.pop(waiter, None)
-            self._put(seq, encoded)
-        # A handler that only sends would otherwise let nothing else run, not even what stops it.
-        await asyncio.sleep(0)
+        self.sending += 1
+        try:
+            if self._lock is None:
+                self._lock = asyncio.Lock()
+            async with self._lock:
+                self._put(await self._credit(), encoded)
+            # A handler that only sends would otherwise let nothing else run, not even what stops it.
+            await asyncio.sleep(0)
+            if self._reason:
+                raise StreamClosed(self._reason)
+        finally:
+            self.sending -= 1
 
-    @property
-    def waits(self) -> bool:
-        """Whether somebody waits for credit."""
-        return bool(self._waiting)
+    async def _credit(self) -> int:
+        import asyncio  # noqa: PLC0415 - as above
+
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._may_send():
+                    return self._claim()
+                waiter = loop.create_future()
+                self._waiting[waiter] = waker(loop, waiter)
+            try:
+                await waiter
+            finally:
+                with self._changed:
+                    self._waiting.pop(waiter, None)
 
     def _wake(self) -> None:
         for wake in self._waiting.values():
@@ -338,7 +344,7 @@ def _interrupt(stream: AsyncStream, task: asyncio.Task[None]) -> None:
     """Cancel the handler of a stopped stream, unless it is in `send`, which raises `StreamClosed` then."""
 
     def on_loop() -> None:
-        if not stream.waits:
+        if not stream.sending:
             task.cancel()
 
     try:

@@ -1,6 +1,6 @@
 """What an answer brings besides its result: descriptors.
 
-Rules here: a descriptor has one owner at a time; whoever holds a `Received` and forgets it does not leak.
+Rules here: a descriptor has one owner at a time, and is closed by whoever owns it, never by chance.
 """
 
 from __future__ import annotations
@@ -53,9 +53,6 @@ class Received:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
 

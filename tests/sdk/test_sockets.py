@@ -610,7 +610,7 @@ def test_a_descriptor_waits_for_the_rest_of_its_frame_and_for_its_call(run: RunP
     assert process.stderr == ""
 
 
-def test_a_result_that_nobody_takes_is_closed(run: RunPlugin, memfd: int) -> None:
+def test_an_answer_that_nobody_takes_leaves_no_descriptor(run: RunPlugin, memfd: int) -> None:
     process = run(
         DESCRIPTORS
         + textwrap.dedent("""
@@ -618,17 +618,19 @@ def test_a_result_that_nobody_takes_is_closed(run: RunPlugin, memfd: int) -> Non
         def forget() -> None:
             plugin.host.fd_pass("memfd")
 
-        @plugin.method("leave", blocking=True)
-        def leave() -> None:
-            plugin.host.fd_pass("memfd").result()
+        @plugin.method("keep", blocking=True)
+        def keep() -> None:
+            received = plugin.host.fd_pass("memfd").result()
+            os.close(received.detach())
+            received.close()
         """),
         transport="connect",
     )
     process.on_host("fd.pass", lambda _: Passing({}, (memfd,)))
     before = process.call("fds")
     process.call("forget")
-    process.call("leave")
-    process.call("leave")
+    process.call("keep")
+    process.call("keep")
     assert process.call("fds") == before
     assert process.stderr == ""
 

@@ -39,6 +39,8 @@ MAX_STREAMS = 64
 DEFAULT_WINDOW = 64
 MAX_WINDOW = 1_000_000
 _ENVELOPE = 512
+# PROTOCOL.md, "What a plugin with streams answers".
+_LONGEST_REASON = 300
 _ENDED = "the stream has ended: its handler has returned"
 _STOPPED = "the subscriber has stopped the stream"
 
@@ -247,7 +249,7 @@ class OpenStreams:
                 raise RpcError(
                     ErrorCode.INVALID_REQUEST,
                     f"{MAX_STREAMS} streams are open, or their handlers have not returned yet",
-                    {"bound": "streams", "limit": MAX_STREAMS},
+                    {"bound": "max_streams", "limit": MAX_STREAMS},
                 )
             self._running += 1
         kind = AsyncStream if handler.is_async else Stream
@@ -336,7 +338,7 @@ class OpenStreams:
             self._running -= 1
             self._open.pop(stream.stream_id, None)
         if stream.end(_ENDED):
-            closed = {"stream_id": stream.stream_id, "reason": reason}
+            closed = {"stream_id": stream.stream_id, "reason": reason[:_LONGEST_REASON]}
             self._connection.send(notification_body("stream.closed", encode(closed)))
 
 

@@ -223,6 +223,7 @@ def test_what_a_handler_raises_is_the_reason(run_plugin: RunPlugin, how: str) ->
             "value": ValueError("no such lamp"),
             "rpc": RpcError(ErrorCode.NOT_PERMITTED, "Not this lamp."),
             "other": StreamClosed("the other one"),
+            "long": RpcError(ErrorCode.PLUGIN_FAILED, "x" * 1000),
         }}
 
         @plugin.stream("fail")
@@ -234,6 +235,7 @@ def test_what_a_handler_raises_is_the_reason(run_plugin: RunPlugin, how: str) ->
         ("value", "ValueError: no such lamp"),
         ("rpc", "Not this lamp."),
         ("other", "StreamClosed: the other one"),
+        ("long", "x" * 300),
     ):
         assert process.subscribe("fail", {"how": raised}).wait_closed() == reason
     assert process.stderr.count("Traceback") == 1
@@ -307,7 +309,7 @@ def test_the_number_of_handlers_is_bounded_also_of_those_that_do_not_heed_the_st
     for stream in streams:
         stream.stop()
     error = refusal(process, "stream.subscribe", {"method": "deaf"})
-    assert (error.code, error.data) == (ErrorCode.INVALID_REQUEST, {"bound": "streams", "limit": MAX_STREAMS})
+    assert (error.code, error.data) == (ErrorCode.INVALID_REQUEST, {"bound": "max_streams", "limit": MAX_STREAMS})
     assert process.call("plugin.health")["status"] == "ok"
     process.call("go")
     # The last ones may still be returning.

@@ -14,6 +14,8 @@ VERSION ?=
 BIN := $(VENV)/bin
 STAMPS := .cache/stamps
 PYTEST_ARGS ?=
+# Tests wait for processes more than they compute: one worker more than there are processors.
+JOBS ?= $(shell expr $$(nproc) + 1)
 FUZZ_ARGS ?=
 
 .PHONY: run test check test-all bench fuzz docs lock clean setup system
@@ -39,7 +41,7 @@ run: setup
 	$(BIN)/python scripts/run_demo.py
 
 test: setup
-	$(BIN)/python -m pytest -m "not soak and not vm" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not soak and not vm" -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -82,6 +82,7 @@ class HostCall(Generic[T]):
             RuntimeError: it was called where it would wait for itself.
         """
         calls = self._calls
+        calls.refuse_loop(self.method)
         with calls.changed:
             if not self.done:
                 calls.refuse_to_wait(self.method)
@@ -284,14 +285,22 @@ class Calls:
         for call in calls:
             self._fail(call, RpcError(ErrorCode.PLUGIN_FAILED, f"{call.method}: {reason}"))
 
-    def refuse_to_wait(self, what: str) -> None:
-        """Check that this thread may wait for the runner.
+    def refuse_loop(self, what: str) -> None:
+        """Check that this thread runs no asyncio loop, whether or not it would have to wait.
 
         Raises:
             RuntimeError: says what to do instead.
         """
         if "asyncio" in sys.modules and _on_a_loop():
             raise RuntimeError(f"{what}: this would hold up the asyncio loop; in an `async def` handler use await")
+
+    def refuse_to_wait(self, what: str) -> None:
+        """Check that this thread may wait for the runner.
+
+        Raises:
+            RuntimeError: says what to do instead.
+        """
+        self.refuse_loop(what)
         if threading.get_ident() == self.reader:
             raise RuntimeError(
                 f"{what}: the answer arrives on this thread, which would wait for itself; "

@@ -49,7 +49,9 @@ class PassingSocket:
         sent = 0
         if fds:
             sent = self._socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
-        self._socket.sendall(memoryview(data)[sent:])
+        # Nothing is sent of nothing: that would be an error if the other side has read all and gone.
+        if sent < len(data):
+            self._socket.sendall(memoryview(data)[sent:])
 
     def receive(self, size: int) -> bytes:
         """Read once.

@@ -157,6 +157,7 @@ class Stream(BaseStream):
             StreamClosed: the subscriber has stopped the stream, or its handler has returned.
             ValueError: the item exceeds max_frame.
         """
+        self._connection.calls.refuse_loop(f"{self.method}: send()")
         encoded = self._encode(data)
         with self._sending:
             with self._changed:

@@ -125,6 +125,7 @@ class Subscription:
             RuntimeError: it was called where it would wait for itself.
         """
         connection = self._connection
+        connection.calls.refuse_loop(f"{self.method}: get()")
         request = current.get()
         waiting = object()
         with self._changed:

@@ -195,6 +195,14 @@ def test_an_inline_handler_may_ask_without_waiting(run_plugin: RunPlugin) -> Non
         @plugin.method("look")
         def look() -> Any:
             return {"done": calls[0].done, **calls[0].result()}
+
+        @plugin.method("look_on_loop")
+        async def look_on_loop() -> Any:
+            got = await calls[0]
+            try:
+                calls[0].result()
+            except RuntimeError:
+                return got
         """
     )
     process.hold_host("host.context")
@@ -204,6 +212,8 @@ def test_an_inline_handler_may_ask_without_waiting(run_plugin: RunPlugin) -> Non
     assert asked.params["request"] == pending.id
     asked.answer({"app": "x"})
     assert process.call("look") == {"done": True, "app": "x"}
+    # Whether the answer is there already does not decide whether something is a mistake.
+    assert process.call("look_on_loop") == {"app": "x"}
 
 
 def test_asking_before_the_runner_has_greeted_is_a_mistake_that_says_so() -> None:

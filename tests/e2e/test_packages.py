@@ -59,7 +59,8 @@ def test_what_is_wrong_with_one_does_not_keep_the_others(home: Home) -> None:
         warnings = client.call("runner.status", {}, 10)["warnings"]
     settings = f"Plugin idle: {daemon.config}:4: There is no setting greting. Did you mean greeting?"
     assert settings in warnings
-    trust = f"Plugin unguarded: {home.packages / 'unguarded'} can be changed by every user, who could put other code there: "
+    place = home.packages / "unguarded"
+    trust = f"Plugin unguarded: {place} can be changed by every user, who could put other code there: "
     assert any(warning.startswith(trust) for warning in warnings)
     # And the same before anything is started.
     argv = [sys.executable, "-m", "utter_runner", "--check", "--config", str(daemon.config)]

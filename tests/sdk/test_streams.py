@@ -155,6 +155,7 @@ async def blocked_async(params: dict, stream: AsyncStream) -> None:
 async def sleeping(params: dict, stream: AsyncStream) -> None:
     import asyncio
     await stream.send({})
+    plugin.notify("waiting")
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -184,6 +185,8 @@ def test_stopping_cancels_an_async_handler_that_waits_for_something_else(run_plu
     process = run_plugin(STOPPED)
     stream = process.subscribe("sleeping")
     stream.get()
+    # An item may arrive before its `send` has returned.
+    process.notification("waiting")
     stream.stop()
     assert process.notification("ended") == {"why": "cancelled", "closed": True, "cancelled": True}
     assert process.stderr == ""

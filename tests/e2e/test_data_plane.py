@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import passing_plugin
 from support.daemon import Daemon, asking
 from support.descriptors import memfd
 from utter_protocol.blobs import handle_of
@@ -22,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PICTURE = handle_of(hashlib.sha256(b"picture").hexdigest())
+PASSING = Path(__file__).parents[1] / "support" / "passing_plugin.py"
 EARLY = handle_of(hashlib.sha256(b"early").hexdigest())
 
 
 def passing(name: str, *permissions: str) -> str:
-    words = ", ".join(f"'{word}'" for word in (sys.executable, passing_plugin.__file__, name, *permissions))
+    words = ", ".join(f"'{word}'" for word in (sys.executable, str(PASSING), name, *permissions))
     return f'[[plugin]]\nid = "{name}"\ntransport = "connect"\nentrypoint = [{words}]\n'
 
 

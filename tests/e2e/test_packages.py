@@ -24,10 +24,10 @@ class Home:
         self.packages = directory / "data" / "utter" / "plugins"
         self.packages.mkdir(parents=True)
         self.env = environment(directory / "run", XDG_DATA_HOME=str(directory / "data"))
-        for name in ("greeter", "idle", "open"):
+        for name in ("greeter", "idle", "unguarded"):
             create(name, "python", "action", str(self.packages))
-        (self.packages / "open" / "plugin.py").unlink()
-        (self.packages / "open").chmod(0o777)
+        (self.packages / "unguarded" / "plugin.py").unlink()
+        (self.packages / "unguarded").chmod(0o777)
 
     def daemon(self, config: str) -> Daemon:
         """A daemon of this user."""
@@ -47,19 +47,20 @@ def test_a_package_is_run_by_its_id_and_no_other_one_is(home: Home) -> None:
         params = {"op": "hello", "args": {"name": "Ada"}, "provenance": "user"}
         call = {"plugin": "greeter", "method": "action.invoke", "params": params}
         assert client.call("runner.invoke", call, 10)["detail"] == "Ahoy, Ada!"
-    assert not any("idle" in line or "open" in line for line in daemon.log)
+    assert not any("idle" in line or "unguarded" in line for line in daemon.log)
 
 
 def test_what_is_wrong_with_one_does_not_keep_the_others(home: Home) -> None:
     wrong = '[[plugin]]\nid = "idle"\n[plugin.settings]\ngreting = "Ahoy"\n'
-    config = f'{wrong}[[plugin]]\nid = "greeter"\n[[plugin]]\nid = "open"\n'
+    config = f'{wrong}[[plugin]]\nid = "greeter"\n[[plugin]]\nid = "unguarded"\n'
     with home.daemon(config) as daemon, daemon.client() as client:
         (shown,) = client.call("runner.plugins", {}, 10)["plugins"]
         assert (shown["id"], shown["status"]) == ("greeter", "ready")
         warnings = client.call("runner.status", {}, 10)["warnings"]
     settings = f"Plugin idle: {daemon.config}:4: There is no setting greting. Did you mean greeting?"
     assert settings in warnings
-    trust = f"Plugin open: {home.packages / 'open'} can be changed by every user, who could put other code there: "
+    place = home.packages / "unguarded"
+    trust = f"Plugin unguarded: {place} can be changed by every user, who could put other code there: "
     assert any(warning.startswith(trust) for warning in warnings)
     # And the same before anything is started.
     argv = [sys.executable, "-m", "utter_runner", "--check", "--config", str(daemon.config)]

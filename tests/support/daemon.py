@@ -106,7 +106,8 @@ def _quoted(word: str) -> str:
 def environment(runtime: Path, **more: str) -> dict[str, str]:
     """An environment in which nothing of this machine's user shows."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "UTTER_", "DBUS_"))}
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+    # The width is that of the terminal in which the tests run.
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "COLUMNS", "LINES"):
         env.pop(name, None)
     home = runtime / "home"
     home.mkdir(exist_ok=True)

@@ -104,12 +104,12 @@ def visitor(path: Path, *, program: str = KNOCK, mark: str | None = None) -> Ite
 def test_the_process_that_was_started_is_let_in_and_another_is_not(tmp_path: Path) -> None:
     with visitor(tmp_path / "s") as (connection, pid):
         assert refusal(connection, Guest(pid=pid, mark=MARK)) is None
-        assert refusal(connection, Guest(pid=_other_process(), mark=MARK)) == STRANGER
+        assert refusal(connection, Guest(pid=_other_process(pid), mark=MARK)) == STRANGER
 
 
-def _other_process() -> int:
-    """A process that is no parent of ours, and not 1."""
-    ours = {os.getpid()}
+def _other_process(visitor: int) -> int:
+    """A process that is neither the visitor nor one of its parents, and not 1."""
+    ours = {visitor, os.getpid()}
     parent = os.getpid()
     while parent > 1:
         parent = room._parent(parent)[0]
@@ -129,21 +129,21 @@ def test_its_descendants_are_let_in(tmp_path: Path) -> None:
     [(MARK, True), (MARK + "0", False), (MARK[:-1], False), ("good/2/0123456789abcdef", False), ("", False)],
 )
 def test_whoever_carries_the_mark_is_let_in(tmp_path: Path, carried: str, right: bool) -> None:
-    with visitor(tmp_path / "s", mark=carried) as (connection, _pid):
-        assert (refusal(connection, Guest(pid=_other_process(), mark=MARK)) is None) == right
+    with visitor(tmp_path / "s", mark=carried) as (connection, pid):
+        assert (refusal(connection, Guest(pid=_other_process(pid), mark=MARK)) is None) == right
 
 
 def test_a_mark_in_another_variable_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "INSTANCE_VARIABLE", "X" + INSTANCE_VARIABLE)
-    with visitor(tmp_path / "s", mark=MARK) as (connection, _pid):
-        assert refusal(connection, Guest(pid=_other_process(), mark=MARK)) == STRANGER
+    with visitor(tmp_path / "s", mark=MARK) as (connection, pid):
+        assert refusal(connection, Guest(pid=_other_process(pid), mark=MARK)) == STRANGER
 
 
 def test_whoever_has_ended_is_nobody(tmp_path: Path) -> None:
     with visitor(tmp_path / "s", mark=MARK) as (connection, pid):
         os.kill(pid, signal.SIGKILL)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        for guest in (Guest(pid=pid, mark=MARK), Guest(pid=_other_process(), mark=MARK)):
+        for guest in (Guest(pid=pid, mark=MARK), Guest(pid=_other_process(pid), mark=MARK)):
             assert refusal(connection, guest) == "it has ended"
         assert refusal(connection, Guest(allow_binaries=(PYTHON,))) == "it runs none of allow_binaries"
 

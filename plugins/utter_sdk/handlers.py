@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
-from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.errors import ErrorCode, RpcError, invalid_field
 from utter_protocol.methods import ActionResult
 from utter_sdk.stdio import log
 
@@ -135,15 +135,7 @@ class Handler:
 
 def invalid_params(name: str, error: msgspec.ValidationError, prefix: str = "") -> RpcError:
     """Return -32602 for what msgspec found; `data.field` is the dotted path, empty for the params as a whole."""
-    text = str(error)
-    what, _, path = text.partition(" - at `$")
-    field = path.rstrip("`").removeprefix(".")
-    if what.startswith("Object missing required field `"):
-        missing = what.split("`")[1]
-        field = f"{field}.{missing}" if field else missing
-    elif what.startswith("Object contains unknown field `"):
-        unknown = what.split("`")[1]
-        field = f"{field}.{unknown}" if field else unknown
+    what, field = invalid_field(error)
     field = ".".join(part for part in (prefix, field) if part)
     where = f" (in {field})" if field else ""
     return RpcError(ErrorCode.INVALID_PARAMS, f"{name}: {what}{where}", {"field": field})

@@ -45,3 +45,18 @@ class RpcError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.code})"
+
+
+def invalid_field(error: Exception) -> tuple[str, str]:
+    """Say what a `msgspec.ValidationError` found, and where.
+
+    Returns:
+        What is wrong, without the place; and the dotted path of the field, empty for the value as a whole. A field
+        that is missing, or is not known, is itself the place.
+    """
+    what, _, path = str(error).partition(" - at `$")
+    field = path.rstrip("`").removeprefix(".")
+    if what.startswith(("Object missing required field `", "Object contains unknown field `")):
+        name = what.split("`")[1]
+        field = f"{field}.{name}" if field else name
+    return what, field

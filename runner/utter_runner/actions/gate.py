@@ -19,7 +19,8 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_runner.confirm.confirmer import Question
 from utter_runner.policy import Allow, Confirm, Deny, decide
-from utter_runner.rpc.interface import internal_error
+from utter_runner.rpc.interface import guarded, internal_error
+from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
@@ -133,15 +134,16 @@ class ActionGate:
             work: what the step is part of; None when it is the beginning.
         """
         submission = Submission()
-        reply = partial(_harmless, on_reply)
+        work = work or Work(origin.provenance, origin.session)
+        reply = partial(guarded, on_reply)
         decision = self.explain(step, origin)
         self._tell(decision, origin.session)
         if on_decision is not None:
-            _harmless(on_decision, decision)
+            guarded(on_decision, decision)
         if isinstance(decision, Deny):
             reply(None, denial(decision))
         elif isinstance(decision, Allow):
-            self._invoke(submission, decision, reply, work or _root(origin), timeout=timeout, on_phase=on_phase)
+            self._invoke(submission, decision, reply, work, timeout=timeout, on_phase=on_phase)
         elif self._nursery is None:
             reply(None, RpcError(ErrorCode.NOT_PERMITTED, "the runner is not ready to ask for a confirmation"))
         else:
@@ -155,9 +157,7 @@ class ActionGate:
                 session=origin.session,
                 on_phase=on_phase,
             )
-            invoke = partial(
-                self._invoke, submission, decision, reply, work or _root(origin), timeout=timeout, on_phase=on_phase
-            )
+            invoke = partial(self._invoke, submission, decision, reply, work, timeout=timeout, on_phase=on_phase)
             self._nursery.start_soon(self._confirm, submission, reply, ask, invoke)
         return submission
 
@@ -212,7 +212,7 @@ class ActionGate:
         )
         with scope:
             if on_phase is not None:
-                _harmless(on_phase, "confirming")
+                guarded(on_phase, "confirming")
             verdict = await self._confirmer.ask(question)
             if not verdict.approved:
                 return _not_confirmed(decision, verdict.why)
@@ -249,7 +249,7 @@ class ActionGate:
             reply(None, error)
             return
         if on_phase is not None:
-            _harmless(on_phase, "acting")
+            guarded(on_phase, "acting")
             if submission.cancelled:
                 reply(None, _cancelled())
                 return
@@ -273,30 +273,16 @@ class ActionGate:
         work: Work | None = None,
     ) -> Raw:
         """Submit a step and wait; cancelling the wait withdraws it. Raises RpcError."""
-        # What was cancelled a moment ago must not reach a plugin.
-        await trio.lowlevel.checkpoint_if_cancelled()
-        done = trio.Event()
-        outcome: list[tuple[Raw | None, RpcError | None]] = []
 
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            outcome.append((result, error))
-            done.set()
+        def start(on_reply: OnReply) -> Callable[[], object]:
+            return self.submit(
+                step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision, work=work
+            ).cancel
 
-        submission = self.submit(
-            step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision, work=work
-        )
-        try:
-            await done.wait()
-        except trio.Cancelled:
-            submission.cancel()
-            raise
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result if result is not None else msgspec.Raw(b"null")
+        return await wait_reply(start)
 
     def _tell(self, decision: Decision, session: str) -> None:
-        _harmless(
+        guarded(
             self._emit,
             {
                 "event": "decision",
@@ -330,10 +316,6 @@ def _not_confirmed(decision: Confirm, why: str) -> RpcError:
     )
 
 
-def _root(origin: Origin) -> Work:
-    return Work(origin.provenance, origin.session)
-
-
 def _injects(instance: Instance, op: str) -> bool:
     """Whether the op is carried out by `input.inject`: the plugin has no ops, it types."""
     handshake = instance.handshake
@@ -350,11 +332,3 @@ def _injected(reply: OnReply, _result: Raw | None, error: RpcError | None) -> No
 
 def _cancelled() -> RpcError:
     return RpcError(ErrorCode.CANCELLED, "the step was cancelled")
-
-
-def _harmless(callback: Callable[..., object], *args: object) -> None:
-    """Call somebody who is told something; what they raise is theirs."""
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("a callback of a step failed")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.host import MAX_HOST_CALLS
+from utter_runner.rpc.interface import internal_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +99,7 @@ class HostCallbacks:
                 peer.reply_error(request_id, refused)
             except Exception as failed:
                 logger.exception("a request of %s failed", instance.id)
-                why = f"internal error: {type(failed).__name__}"
-                peer.reply_error(request_id, RpcError(ErrorCode.INTERNAL_ERROR, why))
+                peer.reply_error(request_id, internal_error(failed))
 
     def _withdraw(self, peer: Peer, request_id: RequestId) -> None:
         """An early request was cancelled, or its wire is closed."""

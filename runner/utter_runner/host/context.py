@@ -40,11 +40,12 @@ ASK_SECONDS = 2.0
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field: its value as JSON, the plugin that told it, and when (trio's clock, seconds)."""
+    """One field: its value as JSON, the plugin that told it, when (trio's clock, seconds), and its size in bytes."""
 
     value: Raw
     source: str
     at: float
+    size: int
 
 
 class ContextCache:
@@ -108,26 +109,27 @@ class ContextCache:
 
     def _take(self, instance: Instance, fields: dict[str, Any]) -> None:
         now = trio.current_time()
+        total = sum(field.size for field in self._fields.values())
         for name, value in fields.items():
             known = self._fields.get(name)
             if name == META or (known is not None and known.source != instance.id):
                 continue
+            full = known is None and len(self._fields) >= MAX_FIELDS
+            # Also where the new one is not kept: its old value is not the present any more.
+            if known is not None:
+                total -= self._fields.pop(name).size
             if value is None:
-                self._fields.pop(name, None)
                 continue
             encoded = encode(value)
             size = len(encoded) + len(name)
-            others = sum(len(n) + len(bytes(field.value)) for n, field in self._fields.items() if n != name)
-            full = known is None and len(self._fields) >= MAX_FIELDS
-            if size > MAX_FIELD_BYTES or full or others + size > MAX_CONTEXT_BYTES:
+            if size > MAX_FIELD_BYTES or full or total + size > MAX_CONTEXT_BYTES:
                 logger.warning(
                     "%s: the field %.60r is not kept: at most %d fields of %d bytes are, and %d bytes of all",
                     instance.id, name, MAX_FIELDS, MAX_FIELD_BYTES, MAX_CONTEXT_BYTES,
                 )  # fmt: skip
-                # Its old value is not the present either.
-                self._fields.pop(name, None)
                 continue
-            self._fields[name] = Field(Raw(encoded), instance.id, now)
+            total += size
+            self._fields[name] = Field(Raw(encoded), instance.id, now, size)
 
     # ---- what is asked
 

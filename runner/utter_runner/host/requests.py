@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.host.callbacks import HostCallbacks
     from utter_runner.host.context import ContextCache
+    from utter_runner.rpc.interface import OnReply
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
@@ -156,26 +157,19 @@ class HostRequests:
         if instead is not None:
             self._wait(peer, request_id, method, work, partial(instead, provider, params, part, timeout))
             return
-        cancel: Callable[[], None] | None = None
-        ended = False
 
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            nonlocal ended
-            ended = True
-            if cancel is not None:
-                work.remove_child(cancel)
+        def note(result: Raw | None, error: RpcError | None) -> None:
             if error is None and method.startswith(SCREEN):
                 work.taint(method)
             if result is not None:
                 self._carry(result, provider.id, instance.id)
-            relay(peer, request_id, result, error)
+
+        def start(on_reply: OnReply) -> Callable[[], None] | None:
+            sent = provider.request(method, params, on_reply, timeout=timeout, work=part)
+            return None if sent is None else partial(_cancel_in, provider, provider.epoch, sent)
 
         self._carry(params, instance.id, provider.id)
-        sent = provider.request(method, params, on_reply, timeout=timeout, work=part)
-        if sent is not None and not ended:
-            cancel = partial(_cancel_in, provider, provider.epoch, sent)
-            peer.on_cancel(request_id, cancel)
-            work.add_child(cancel)
+        _answer_with(peer, request_id, work, start, note)
 
     def _provider(self, instance: Instance, capability: str, method: str) -> Instance:
         """Return who answers `method` for a plugin. Raises RpcError."""
@@ -220,21 +214,11 @@ class HostRequests:
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
         origin = Origin(provenance=work.provenance, session=work.session, sources=work.sources)
-        cancel: Callable[[], None] | None = None
-        ended = False
 
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            nonlocal ended
-            ended = True
-            if cancel is not None:
-                work.remove_child(cancel)
-            relay(peer, request_id, result, error)
+        def start(on_reply: OnReply) -> Callable[[], None]:
+            return self._gate.submit(step, origin, on_reply, timeout=timeout, work=work).cancel
 
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, work=work)
-        if not ended:
-            cancel = submission.cancel
-            peer.on_cancel(request_id, cancel)
-            work.add_child(cancel)
+        _answer_with(peer, request_id, work, start)
 
     def _on_confirm(self, instance: Instance, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         params = decode_params(raw, HostConfirmParams)
@@ -271,6 +255,39 @@ class HostRequests:
                 work.remove_child(cancel)
 
         cancel = self._tasks.start(peer, request_id, method, answer_once).cancel
+        work.add_child(cancel)
+
+
+def _answer_with(
+    peer: Peer,
+    request_id: RequestId,
+    work: Work,
+    start: Callable[[OnReply], Callable[[], None] | None],
+    note: OnReply = lambda _result, _error: None,
+) -> None:
+    """Answer a request with the reply to another one, which ends with it and with the work that it is for.
+
+    Args:
+        peer: whose request it is.
+        request_id: which one.
+        work: what it is for.
+        start: sends the other one; returns what cancels it, or None where it could not be sent.
+        note: told of the reply before it is passed on.
+    """
+    cancel: Callable[[], None] | None = None
+    ended = False
+
+    def on_reply(result: Raw | None, error: RpcError | None) -> None:
+        nonlocal ended
+        ended = True
+        if cancel is not None:
+            work.remove_child(cancel)
+        note(result, error)
+        relay(peer, request_id, result, error)
+
+    cancel = start(on_reply)
+    if cancel is not None and not ended:
+        peer.on_cancel(request_id, cancel)
         work.add_child(cancel)
 
 

@@ -104,7 +104,7 @@ class Subscriptions:
     def _subscribe(
         self, peer: Peer, request_id: RequestId, params: SubscribeParams, *, asker: Instance | None = None
     ) -> None:
-        if bytes(params.params)[:1] != b"{":
+        if bytes(memoryview(params.params)[:1]) != b"{":
             raise RpcError(ErrorCode.INVALID_PARAMS, "the params of a stream are an object", {"field": "params"})
         own = self._own.get(params.method)
         if own is not None and params.plugin is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.errors import ErrorCode, RpcError, invalid_field
 from utter_runner.rpc.interface import TIMEOUT_CAP
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from utter_runner.rpc.peer import Peer
 
 T = TypeVar("T")
-
-# How msgspec begins to say that a field is not there; the path that it names is that of the object around it.
-_MISSING = "Object missing required field `"
-
 
 _decoders: dict[Any, Callable[[Raw], Any]] = {}
 
@@ -49,13 +45,8 @@ def decode_params(raw: Raw, type_: type[T]) -> T:
 
 def invalid_params(error: msgspec.ValidationError) -> RpcError:
     """Return a decoding error as -32602; `data.field` is the field's path, empty for the params as a whole."""
-    text = str(error)
-    what, _, path = text.partition(" - at `$")
-    field = path.rstrip("`").removeprefix(".")
-    if what.startswith(_MISSING):
-        missing = what.removeprefix(_MISSING).rstrip("`")
-        field = f"{field}.{missing}" if field else missing
-    return RpcError(ErrorCode.INVALID_PARAMS, f"invalid params: {text}", {"field": field})
+    _, field = invalid_field(error)
+    return RpcError(ErrorCode.INVALID_PARAMS, f"invalid params: {error}", {"field": field})
 
 
 def require_structured(params: Raw) -> None:

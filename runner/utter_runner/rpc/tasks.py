@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.rpc.interface import internal_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,7 +69,7 @@ class RequestTasks:
                 error = caught
             except Exception as caught:
                 logger.exception("request %s of %s failed", method, peer.name)
-                error = RpcError(ErrorCode.INTERNAL_ERROR, f"internal error: {type(caught).__name__}")
+                error = internal_error(caught)
             else:
                 return
         peer.reply_error(request_id, error)

@@ -25,7 +25,7 @@ from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.instance import wait_for_reply
 from utter_runner.supervision.spec import PluginSpec
 from utter_runner.supervision.states import GONE, RUNNING, readiness
-from utter_runner.supervision.work import Work
+from utter_runner.supervision.work import Work, work_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -229,7 +229,7 @@ class FakeInstance:
         """Return the work that a request of the plugin belongs to; see `Instance.work_of`. Raises RpcError."""
         works = [request.work for request in self._open.values() if request.work is not None]
         if request_id is None:
-            return max(works, key=lambda work: work.depth).beside(works) if works else Work(step=(self.id, ""))
+            return work_of_any(self.id, works)
         request = self._open.get(request_id)
         if request is None:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"no request {request_id!r}", {"field": "request"})

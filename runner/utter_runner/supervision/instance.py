@@ -20,11 +20,12 @@ from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.interface import guarded
 from utter_runner.rpc.peer import Peer
+from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.launch import SpawnError, abandon, launch
 from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
-from utter_runner.supervision.work import Work
+from utter_runner.supervision.work import Work, work_of_any
 
 if TYPE_CHECKING:
     import socket
@@ -74,26 +75,18 @@ async def wait_for_reply(
     instance: Requestable, method: str, params: object, timeout: float, work: Work | None = None
 ) -> Raw:
     """Send a request to a plugin and wait for its answer; cancelling the wait cancels the request. Raises RpcError."""
-    await trio.lowlevel.checkpoint_if_cancelled()
-    done = trio.Event()
-    outcome: list[tuple[Raw | None, RpcError | None]] = []
 
-    def on_reply(result: Raw | None, error: RpcError | None) -> None:
-        outcome.append((result, error))
-        done.set()
+    def start(on_reply: OnReply) -> Callable[[], object]:
+        raw = EMPTY_OBJECT if params is None else encode(params)
+        request_id = instance.request(method, raw, on_reply, timeout=timeout, work=work)
+        # One that could not be sent has been answered.
+        return partial(instance.cancel, request_id) if request_id is not None else _nothing
 
-    raw = EMPTY_OBJECT if params is None else encode(params)
-    request_id = instance.request(method, raw, on_reply, timeout=timeout, work=work)
-    try:
-        await done.wait()
-    except trio.Cancelled:
-        if request_id is not None and not outcome:
-            instance.cancel(request_id)
-        raise
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result if result is not None else msgspec.Raw(b"null")
+    return await wait_reply(start)
+
+
+def _nothing() -> None:
+    """There is nothing to withdraw."""
 
 
 class Instance:
@@ -370,10 +363,7 @@ class Instance:
             RpcError: -32602, no such request is in flight.
         """
         if request_id is None:
-            works = list(self.works.values())
-            if not works:
-                return Work(step=(self.id, ""))
-            return max(works, key=lambda work: work.depth).beside(works)
+            return work_of_any(self.id, [*self.works.values()])
         work = self.works.get(request_id)
         if work is not None:
             return work

@@ -140,3 +140,10 @@ class Work:
                 cancel()
             except Exception:
                 logger.exception("a nested request could not be cancelled")
+
+
+def work_of_any(plugin: str, works: list[Work]) -> Work:
+    """Return the work of a request of `plugin` that does not say which of `works` it is for: the worst of them."""
+    if not works:
+        return Work(step=(plugin, ""))
+    return max(works, key=lambda work: work.depth).beside(works)

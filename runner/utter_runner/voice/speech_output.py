@@ -60,9 +60,7 @@ class PlayerOutput:
 
     async def ready(self) -> bool:
         """Whether a player is installed; see `SpeechOutput.ready`."""
-        return any(map(shutil.which, ("paplay", "aplay"))) or (
-            shutil.which("pw-play") is not None and await self._pw_play_is_new()
-        )
+        return await self._player() is not None
 
     @asynccontextmanager
     async def open(self, format_: SpeechFormat) -> AsyncIterator[SpeechSink]:
@@ -87,25 +85,32 @@ class PlayerOutput:
                 await process.wait()
                 await sink.close()
 
+    async def _player(self) -> str | None:
+        """The program that plays: the first that is there and takes raw audio from a pipe."""
+        for name in ("pw-play", "paplay", "aplay"):
+            if shutil.which(name) and (name != "pw-play" or await self._pw_play_is_new()):
+                return name
+        return None
+
     async def _command(self, format_: SpeechFormat) -> list[str]:
         rate, channels = str(format_.rate), str(format_.channels)
         short = format_.encoding == "s16le"
-        if shutil.which("pw-play") and await self._pw_play_is_new():
-            device = [f"--target={self._device}"] if self._device else []
+        player = await self._player()
+        if player is None:
+            raise RpcError(
+                ErrorCode.PLUGIN_FAILED,
+                "No sound can be played: neither pw-play (PipeWire 1.0), paplay nor aplay is installed.",
+            )
+        option = "--target" if player == "pw-play" else "--device"
+        device = [f"{option}={self._device}"] if self._device else []
+        if player == "pw-play":
             encoding = "s16" if short else "f32"
-            return ["pw-play", "--raw", "--rate", rate, "--channels", channels, "--format", encoding, *device, "-"]
-        if shutil.which("paplay"):
-            device = [f"--device={self._device}"] if self._device else []
+            return [player, "--raw", "--rate", rate, "--channels", channels, "--format", encoding, *device, "-"]
+        if player == "paplay":
             encoding = "s16le" if short else "float32le"
-            return ["paplay", "--raw", f"--rate={rate}", f"--channels={channels}", f"--format={encoding}", *device]
-        if shutil.which("aplay"):
-            device = [f"--device={self._device}"] if self._device else []
-            encoding = "S16_LE" if short else "FLOAT_LE"
-            return ["aplay", "-q", "-t", "raw", "-f", encoding, "-r", rate, "-c", channels, *device, "-"]
-        raise RpcError(
-            ErrorCode.PLUGIN_FAILED,
-            "No sound can be played: neither pw-play (PipeWire 1.0), paplay nor aplay is installed.",
-        )
+            return [player, "--raw", f"--rate={rate}", f"--channels={channels}", f"--format={encoding}", *device]
+        encoding = "S16_LE" if short else "FLOAT_LE"
+        return [player, "-q", "-t", "raw", "-f", encoding, "-r", rate, "-c", channels, *device, "-"]
 
     async def _pw_play_is_new(self) -> bool:
         """Whether it takes raw audio, which it has since PipeWire 1.0."""

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
+from utter_runner.voice.collaborators import Chunk
 from utter_runner.voice.recogniser import FINAL, STT, PluginRecogniser
 
 FRAMES = b"\x00\x00\x80\x3f" * 100
@@ -48,8 +49,8 @@ def methods(instance: FakeInstance) -> list[str]:
 async def test_an_utterance_is_started_fed_and_finished() -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "lights on", "confidence": 0.9}})
     stream = await recogniser.start("s1")
-    stream.feed(FRAMES)
-    stream.feed(FRAMES)
+    stream.feed(Chunk(FRAMES))
+    stream.feed(Chunk(FRAMES))
     transcript = await stream.finish(5.0)
     stream.cancel()
     assert transcript.text == "lights on"
@@ -63,7 +64,7 @@ async def test_long_audio_goes_in_pieces_that_fit_every_frame() -> None:
     instance, recogniser = plugin({"stt.start": {}})
     stream = await recogniser.start("s1")
     data = bytes(range(256)) * 4096
-    stream.feed(data)
+    stream.feed(Chunk(data))
     assert b"".join(base64.b64decode(one["data_b64"]) for one in instance.peer.fed) == data
     assert max(len(one["data_b64"]) for one in instance.peer.fed) < 512 * 1024
 
@@ -93,7 +94,7 @@ async def test_an_utterance_ends_with_its_epoch() -> None:
     instance.start()
     instance.peer = Wire()
     with pytest.raises(RpcError):
-        stream.feed(FRAMES)
+        stream.feed(Chunk(FRAMES))
     with pytest.raises(RpcError):
         await stream.finish(5.0)
     stream.cancel()
@@ -106,7 +107,7 @@ async def test_a_full_queue_is_an_error_and_not_a_gap() -> None:
     stream = await recogniser.start("s1")
     instance.peer.accepts = False
     with pytest.raises(RpcError):
-        stream.feed(FRAMES)
+        stream.feed(Chunk(FRAMES))
 
 
 async def test_without_a_recogniser_it_says_so() -> None:
@@ -146,11 +147,11 @@ async def test_a_final_text_takes_the_place_of_the_answer_that_is_under_way(nurs
 async def test_a_final_text_may_come_before_it_is_asked_for() -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
-    stream.feed(FRAMES)
+    stream.feed(Chunk(FRAMES))
     final(recogniser, instance)
     final(recogniser, instance, text="a second one")
     # The key is still held: audio goes on, and is for nobody.
-    stream.feed(FRAMES)
+    stream.feed(Chunk(FRAMES))
     assert (await stream.finish(5.0)).text == "lights on"
     assert methods(instance) == ["stt.start", "stt.cancel"]
     stream.cancel()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
+    from utter_runner.voice.collaborators import Chunk
 
 STT = "stt.transcribe@1"
 FINAL = "stt.final@1"
@@ -94,14 +95,14 @@ class PluginStream:
         self._decided = trio.Event()
         register[session] = self
 
-    def feed(self, data: bytes) -> None:
-        """Hand over whole frames, f32le mono 16 kHz. Raises RpcError."""
+    def feed(self, chunk: Chunk) -> None:
+        """Hand over frames at 16 kHz. Raises RpcError."""
         peer = self._instance.peer
         if peer is None or self._instance.epoch != self._epoch:
             raise self._instance.unavailable()
-        for start in range(0, len(data), _FEED_BYTES):
-            chunk = base64.b64encode(data[start : start + _FEED_BYTES]).decode("ascii")
-            params = SttFeedParams(session=self._session, seq=self._seq, data_b64=chunk)
+        for start in range(0, len(chunk.data), _FEED_BYTES):
+            data = base64.b64encode(chunk.data[start : start + _FEED_BYTES]).decode("ascii")
+            params = SttFeedParams(session=self._session, seq=self._seq, data_b64=data)
             if not peer.notify("stt.feed", encode(params)):
                 raise self._instance.unavailable()
             self._seq += 1

@@ -1,7 +1,7 @@
-"""The audio ring, if the plugin can have it: over a socket the runner passes it.
+"""The audio ring, where the plugin can have it: passed over a socket, or inherited over stdio.
 
-Rules here: it is the ring of the runner that is there now; one that has gone takes its ring with it. Whoever reads does
-so on the reading thread, and nobody waits there: a ring that has to be asked for is there for the next session.
+Rules here: it is the ring of the runner that is there now; one that has gone takes its ring with it. Frames are copied
+on the reading thread, which never waits: a ring that has to be asked for is there for a later session.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from utter_protocol.ring import Overrun, RingError
 
 if TYPE_CHECKING:
     from utter_sdk import Plugin
-    from utter_sdk.ring import RingReader
+    from utter_sdk.microphone import Microphone
 
-LOST = "Audio was lost before it could be read from the ring, because the machine was too busy: say it again."
+LOST = "Audio was lost because the machine was too busy to read it from the ring: say it again."
 
 
 class Ear:
@@ -28,23 +28,31 @@ class Ear:
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
-        self._reader: RingReader | None = None
+        self._microphone: Microphone | None = None
+        # The connection whose ring this is, or that has none.
         self._of: object = None
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Ask for the ring; on a thread that may wait."""
         connection = self._connection()
-        self._reader = self._ask()
-        self._of = connection
+        microphone = self._ask()
+        with self._lock:
+            if self._connection() is connection:
+                self._microphone, self._of = microphone, connection
+                return
+        if microphone is not None:
+            microphone.close()
 
     def ready(self) -> bool:
         """Whether frames can be read. When another runner is there, its ring is asked for meanwhile."""
-        connection = self._connection()
-        if self._of is connection:
-            return self._reader is not None
-        reader, self._reader, self._of = self._reader, None, connection
-        if reader is not None:
-            reader.close()
+        with self._lock:
+            connection = self._connection()
+            if self._of is connection:
+                return self._microphone is not None
+            microphone, self._microphone, self._of = self._microphone, None, connection
+        if microphone is not None:
+            microphone.close()
         threading.Thread(target=self.open, name="utter-ring", daemon=True).start()
         return False
 
@@ -54,26 +62,25 @@ class Ear:
         Raises:
             RpcError: -32000, they are gone; -32602, there is no ring, or they are not there yet.
         """
-        if self._reader is None:
+        if self._microphone is None:
             raise invalid("frames", "there is no audio ring here; feed data_b64")
         try:
-            return self._reader.read(start, count)
+            return self._microphone.read(start, count)
         except Overrun:
             raise RpcError(ErrorCode.PLUGIN_FAILED, LOST) from None
         except ValueError as error:
             raise invalid("frames", str(error)) from None
 
-    def _ask(self) -> RingReader | None:
-        from utter_sdk.ring import RingReader  # noqa: PLC0415 - only where there is a ring
-
-        if self._plugin.hello.transport == "stdio":
-            return None
+    def _ask(self) -> Microphone | None:
         try:
-            with self._plugin.host.fd_pass("memfd.ring").result() as received:
-                return RingReader(received.fd)
-        except (RpcError, RingError, OSError) as error:
-            self._plugin.log(f"without the audio ring: {error}")
-            return None
+            return self._plugin.microphone()
+        except RpcError as error:
+            # Over stdio the ring is there for those who configured it; otherwise audio comes in messages.
+            if self._plugin.hello.transport != "stdio":
+                self._plugin.log(f"goes without the audio ring: {error.message}")
+        except (RingError, OSError) as error:
+            self._plugin.log(f"goes without the audio ring: {error}")
+        return None
 
     def _connection(self) -> object:
         return None if self._plugin.served_by is None else self._plugin.served_by.connection

@@ -81,6 +81,13 @@ class RingWriter:
         """The memfd, to be passed to readers. It stays this object's."""
         return self._fd
 
+    def open_again(self) -> int:
+        """Return a descriptor for a reader, which is the caller's. Raises OSError.
+
+        It is opened anew: it shares neither position nor flags with anybody's, and nobody can write through it.
+        """
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
     @property
     def position(self) -> int:
         """Frames written since the ring was made."""

@@ -63,7 +63,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "knowledge.catalog": (NOTHING, methods.CatalogResult),
     "action.capabilities": (NOTHING, methods.CapabilitiesResult),
     "action.invoke": (methods.InvokeParams, methods.ActionResult),
-    "stt.start": (methods.SttStartParams, NOTHING),
+    "stt.start": (methods.SttStartParams, methods.SttStartResult),
     "stt.feed": (methods.SttFeedParams, None),
     "stt.partial": (kinds.SttPartial, None),
     "audio.level": (item(methods.AudioLevel), None),

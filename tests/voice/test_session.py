@@ -122,7 +122,7 @@ async def test_no_chunk_is_longer_than_what_travels_inline(autojump_clock: MockC
     async with rig.running():
         await rig.controller.listen_wav(numbered(0, 100_000), timeout=5)
         chunks = rig.recogniser.streams["s1"].chunks
-        assert max(len(chunk) for chunk in chunks) * 4 / 3 < 64 * 1024
+        assert max(len(chunk.data) for chunk in chunks) * 4 / 3 < 64 * 1024
         assert rig.frames("s1") == list(range(100_000))
 
 
@@ -179,6 +179,32 @@ async def test_the_start_cue_is_heard_as_silence_and_the_pre_roll_before_it_stay
         await settle(rig)
     cue = round(0.1 * 16_000)
     assert rig.frames("s1") == [*range(down - PRE, down), *[-1] * cue, *range(down + cue, up + POST)]
+    # What was silenced lies nowhere in the ring; all the rest does, and says where.
+    chunks = rig.recogniser.streams["s1"].chunks
+    unchanged = {chunk.start is not None: 0 for chunk in chunks}
+    for chunk in chunks:
+        unchanged[chunk.start is not None] += chunk.frames
+        assert chunk.data == (bytes(len(chunk.data)) if chunk.start is None else numbered(chunk.start, chunk.frames))
+    assert unchanged == {False: cue, True: up + POST - (down - PRE) - cue}
+
+
+async def test_a_cue_of_which_nothing_is_heard_changes_nothing(autojump_clock: MockClock) -> None:
+    rig = Rig(cues={"start": 0.06}, cue_margin_ms=40)
+    rig.cues.inaudible = True
+    async with rig.running():
+        await trio.sleep(1)
+        down, up = await speak(rig)
+        await settle(rig)
+    assert rig.frames("s1") == [*range(down - PRE, up + POST)]
+    assert None not in {chunk.start for chunk in rig.recogniser.streams["s1"].chunks}
+
+
+async def test_a_recording_that_is_handed_in_lies_nowhere_in_the_ring(autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.running():
+        await rig.controller.listen_wav(numbered(0, 20_000), 5.0)
+    chunks = rig.recogniser.streams["s1"].chunks
+    assert [(chunk.start, chunk.frames) for chunk in chunks] == [(None, 8_000), (None, 8_000), (None, 4_000)]
 
 
 async def test_the_pre_roll_does_not_reach_into_a_cue(autojump_clock: MockClock) -> None:

@@ -262,7 +262,6 @@ class ClientApi:
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
-        permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
             {
@@ -284,7 +283,7 @@ class ClientApi:
                 ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],
+                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
             },
         )
 

@@ -91,7 +91,9 @@ class Voice:
         )
         self._announcer = Announcer(self.speaker, voice.speak, emit)
         self.level = LevelMeter(self._capture, on_level)
-        self.recogniser = PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout)
+        self.recogniser = PluginRecogniser(
+            supervisor, hints=hints, language=voice.language, start_timeout=timeout, ring=self.ring
+        )
         self.controller = VoiceController(
             feed=self._capture,
             recogniser=self.recogniser,

@@ -8,6 +8,7 @@ of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -20,6 +21,24 @@ PhaseCallback = Callable[[Phase], None]
 
 SAMPLE_BYTES = 4
 """Bytes of one frame: one channel of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an utterance.
+
+    Attributes:
+        data: whole frames, f32le mono.
+        start: the frame of the feed's ring at which exactly this lies; None if it was changed or never lay there.
+    """
+
+    data: bytes
+    start: int | None = None
+
+    @property
+    def frames(self) -> int:
+        """How many frames it has."""
+        return len(self.data) // SAMPLE_BYTES
 
 
 class AudioUnavailable(Exception):
@@ -91,8 +110,8 @@ class AudioFeed(Protocol):
 class RecognitionStream(Protocol):
     """One utterance on its way into the recogniser."""
 
-    def feed(self, data: bytes) -> None:
-        """Hand over the next whole frames (f32le mono). Never blocks; bounded by the caller.
+    def feed(self, chunk: Chunk) -> None:
+        """Hand over the next frames. Never blocks; bounded by the caller.
 
         Raises:
             RpcError: the recogniser is gone.

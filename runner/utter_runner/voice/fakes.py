@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from utter_protocol.kinds import SpeechFormat
-    from utter_runner.voice.collaborators import CueName, PhaseCallback
+    from utter_runner.voice.collaborators import Chunk, CueName, PhaseCallback
 
 
 def numbered(start: int, count: int) -> bytes:
@@ -149,20 +149,20 @@ class FakeStream:
 
     def __init__(self, recogniser: FakeRecogniser) -> None:
         self._recogniser = recogniser
-        self.chunks: list[bytes] = []
+        self.chunks: list[Chunk] = []
         self.finished = False
         self.cancelled = False
 
     @property
     def audio(self) -> bytes:
         """All that was fed."""
-        return b"".join(self.chunks)
+        return b"".join(chunk.data for chunk in self.chunks)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, chunk: Chunk) -> None:
         """Take frames."""
         if self.finished or self.cancelled:
             raise AssertionError("audio was fed into an utterance that is over")
-        self.chunks.append(data)
+        self.chunks.append(chunk)
 
     async def finish(self, timeout: float) -> Transcript:
         """Return the next text."""
@@ -222,10 +222,14 @@ class FakeCues:
 
     Args:
         seconds: how long each cue sounds; the others are silent.
+
+    Attributes:
+        inaudible: nothing is heard of them in the microphone; else they drown everything.
     """
 
     def __init__(self, seconds: Mapping[CueName, float] | None = None) -> None:
         self.seconds = dict(seconds or {})
+        self.inaudible = False
         self.played: list[CueName] = []
 
     def play(self, name: CueName) -> float:
@@ -233,10 +237,9 @@ class FakeCues:
         self.played.append(name)
         return self.seconds.get(name, 0.0)
 
-    @staticmethod
-    def silence(data: bytes) -> bytes:
-        """These cues drown everything."""
-        return bytes(len(data))
+    def silence(self, data: bytes) -> bytes:
+        """See `Cues.silence`."""
+        return data if self.inaudible else bytes(len(data))
 
 
 class FakeOutput:

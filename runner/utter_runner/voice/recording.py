@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.voice.collaborators import SAMPLE_BYTES
+from utter_runner.voice.collaborators import SAMPLE_BYTES, Chunk
 from utter_runner.voice.machine import State
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Session:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     recording: trio.CancelScope = field(default_factory=trio.CancelScope)
     waiting: trio.CancelScope = field(default_factory=trio.CancelScope)
-    sender: trio.MemorySendChannel[bytes] = field(init=False)
-    audio: trio.MemoryReceiveChannel[bytes] = field(init=False)
+    sender: trio.MemorySendChannel[Chunk] = field(init=False)
+    audio: trio.MemoryReceiveChannel[Chunk] = field(init=False)
 
     def __post_init__(self) -> None:
         self.sender, self.audio = trio.open_memory_channel(math.inf)
@@ -118,23 +118,30 @@ class Session:
         limit = feed.position if self.end is None else min(feed.position, self.end)
         while self.cursor < limit:
             count = min(limit - self.cursor, MAX_CHUNK_FRAMES)
-            data = feed.read(self.cursor, count)
-            self.sender.send_nowait(self._silenced(data))
+            for chunk in self._silenced(feed.read(self.cursor, count)):
+                self.sender.send_nowait(chunk)
             self.cursor += count
 
     def put(self, pcm: bytes) -> None:
         """Take audio that did not come from the ring."""
         step = MAX_CHUNK_FRAMES * SAMPLE_BYTES
         for at in range(0, len(pcm), step):
-            self.sender.send_nowait(pcm[at : at + step])
+            self.sender.send_nowait(Chunk(pcm[at : at + step]))
 
     def close(self) -> None:
         """No more audio comes."""
         self.sender.close()
 
-    def _silenced(self, data: bytes) -> bytes:
+    def _silenced(self, data: bytes) -> list[Chunk]:
+        """Cut what was read at the cursor so that what is silenced lies in a chunk of its own."""
         first = max(self.muted[0] - self.cursor, 0) * SAMPLE_BYTES
         last = min(max(self.muted[1] - self.cursor, 0) * SAMPLE_BYTES, len(data))
         if first >= last:
-            return data
-        return data[:first] + self.silence(data[first:last]) + data[last:]
+            return [Chunk(data, self.cursor)]
+        loud = data[first:last]
+        quiet = self.silence(loud)
+        if quiet == loud:
+            return [Chunk(data, self.cursor)]
+        before, after = data[:first], data[last:]
+        chunks = (Chunk(before, self.cursor), Chunk(quiet), Chunk(after, self.cursor + last // SAMPLE_BYTES))
+        return [chunk for chunk in chunks if chunk.data]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from utter_protocol.ring import Overrun, RingLayout
+from utter_sdk.microphone import MicrophoneClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,8 +49,8 @@ class Overtaken:
     """A step: the ring has lost everything before its present."""
 
 
-class Unplugged(Exception):
-    """The steps are over: what a microphone raises that has ended."""
+class Unplugged(MicrophoneClosed):
+    """The steps are over: the runner has gone."""
 
 
 Step = "Samples | type[Silent] | type[Reopened] | type[Overtaken]"

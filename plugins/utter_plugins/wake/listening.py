@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from utter_sdk.ring import Overrun, RingError
+from utter_sdk.microphone import Overrun, RingError
 
 from .models import RATE, STEP
 

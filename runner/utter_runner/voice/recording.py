@@ -59,6 +59,7 @@ class Session:
         live: False for a recording that was handed in whole.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
+        since: a frame before which nothing belongs to it, if whoever opened it knows one; it takes the pre-roll's place.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
         cursor: the next frame to take from the ring.
@@ -77,6 +78,7 @@ class Session:
     silence: Callable[[bytes], bytes]
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
+    since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None
     captured_at: float | None = None

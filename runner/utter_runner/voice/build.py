@@ -5,6 +5,7 @@ Rules here: only wiring; audio libraries are loaded by what uses them, when it o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -16,6 +17,7 @@ from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.devices import list_devices
 from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.playback import Playback
 from utter_runner.voice.plugin_keys import PluginKeys
@@ -54,7 +56,9 @@ class Voice:
         speaker: speaks texts.
         recogniser: speech to text; it must hear what plugins announce as `stt.final`.
         level: measures the microphone.
+        microphone: what keeps it open.
         ring: the microphone's audio.
+        devices: lists what the configuration can name.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -74,7 +78,7 @@ class Voice:
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
-        self._capture = Capture(
+        self._capture = self.microphone = Capture(
             _source(audio),
             mode=audio.capture,
             on_event=emit,
@@ -83,6 +87,7 @@ class Voice:
             silence_seconds=voice.zeros_ms / 1000,
         )
         self.ring = self._capture.ring
+        self.devices = partial(list_devices, audio)
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )

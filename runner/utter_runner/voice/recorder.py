@@ -62,6 +62,7 @@ class Recorder:
         before = now - session.opened_at + self._settings.pre_roll_ms / 1000
         quiet = max(now - self._cue_until, 0.0)
         session.begin(min(position, max(self._feed.oldest, self._floor, position - self._frames(min(before, quiet)))))
+        session.lead = position - session.cursor
         if session.state is State.TAIL:
             session.end = position + self._frames(self._settings.post_roll_ms / 1000)
 

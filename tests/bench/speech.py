@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).parent.parent / "data/audio/en"
 RATE = 16_000
 PIECE = RATE // 10
+BLOCK = RATE // 50
 NOISE_DB = 15
 SEED = 15
 LOAD_S = 120.0

@@ -26,6 +26,7 @@ from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
 from utter_runner.voice.speaker import Speaker
 from utter_runner.voice.speech_output import PlayerOutput
+from utter_runner.voice.vad.silero import SileroActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,11 +100,13 @@ class Voice:
         self.recogniser = PluginRecogniser(
             supervisor, hints=hints, language=voice.language, start_timeout=timeout, ring=self.ring
         )
+        self._activity = SileroActivity(wanted=voice.vad == "auto")
         self.controller = VoiceController(
             feed=self._capture,
             recogniser=self.recogniser,
             commander=commands,
             cues=CuePlayer(self._playback, enabled=audio.cues),
+            activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
             on_transcript=on_transcript,
             settings=VoiceSettings(
@@ -112,6 +115,8 @@ class Voice:
                 tap_ms=voice.tap_ms,
                 tap=voice.tap,
                 max_ms=voice.max_ms,
+                silence_ms=voice.silence_ms,
+                no_speech_ms=voice.no_speech_ms,
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
@@ -153,7 +158,7 @@ class Voice:
         return {
             "hotkeys": self._hotkeys.status() if self._hotkeys else off,
             "audio": self._capture.status,
-            "voice": self.controller.status(),
+            "voice": {**self.controller.status(), "vad": self._activity.status},
         }
 
     def close(self) -> None:

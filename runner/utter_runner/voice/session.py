@@ -26,6 +26,7 @@ from utter_runner.voice.outcome import Outcome
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.vad.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         EmitEvent,
         Phase,
         Recogniser,
+        VoiceActivity,
     )
 
 _QUEUE_LIMIT = 2
@@ -67,6 +69,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
@@ -81,6 +84,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        activity: VoiceActivity | None = None,
         emit: EmitEvent,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
@@ -100,6 +104,7 @@ class VoiceController:
         self._sessions: list[Session] = []
         self._running: list[Session] = []
         self._recorder = Recorder(feed, self._settings)
+        self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
@@ -251,8 +256,15 @@ class VoiceController:
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
+        screened = live and self._screen is not None
         session = Session(
-            self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live, since=since
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
         )
         self._sessions.append(session)
         self._running.append(session)
@@ -298,6 +310,8 @@ class VoiceController:
                 async with trio.open_nursery() as nursery:
                     if session.live:
                         nursery.start_soon(self._guarded, self._record, session)
+                    if session.screened and self._screen is not None:
+                        nursery.start_soon(self._screen.run, session, partial(self._apply, session, Event.PAUSE))
                     await self._guarded(self._process, session)
         finally:
             self._finish(session, _STOPPING)

@@ -105,13 +105,16 @@ class HeadlessAudio:
             HeadlessAudioError: a program is missing, ends at once, or is not ready in time.
         """
         deadline = time.monotonic() + _START_SECONDS
-        self._spawn("pipewire")
         socket = self._runtime / "pipewire-0"
+        if "pipewire" not in self._daemons:
+            # One that was killed left it behind.
+            socket.unlink(missing_ok=True)
+        self._spawn("pipewire")
         while not socket.exists():
             self._wait_a_moment(deadline, "PipeWire has made no socket")
         self._spawn("wireplumber")
-        while MICROPHONE.encode() not in self._metadata():
-            self._wait_a_moment(deadline, "WirePlumber has not chosen the virtual microphone as the default source")
+        while b"value:" not in self._metadata():
+            self._wait_a_moment(deadline, "WirePlumber has not chosen a default source")
 
     def kill(self) -> None:
         """Kills both daemons as a crash would, and waits for them."""
@@ -119,8 +122,14 @@ class HeadlessAudio:
             daemon.kill()
         self._reap()
 
+    def kill_session_manager(self) -> None:
+        """Kills WirePlumber alone, which is who connects streams with devices."""
+        daemon = self._daemons.pop("wireplumber")
+        daemon.kill()
+        daemon.wait()
+
     def restart(self) -> None:
-        """Starts them again after `kill`."""
+        """Starts again what was killed."""
         self.start()
 
     def pause(self) -> None:

@@ -11,6 +11,7 @@ import trio
 
 from utter_protocol.methods import SpeakParams
 from utter_runner.rpc.params import decode_params
+from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
 from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.resample import wav_to_pcm
@@ -77,7 +78,7 @@ class Voice:
         self._capture = Capture(
             _source(audio),
             mode=audio.capture,
-            on_event=emit,
+            on_event=self._on_audio,
             ring_seconds=float(audio.ring_seconds),
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
@@ -108,6 +109,7 @@ class Voice:
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
+        self._fault_alarm = FaultAlarm(self.controller.alarm, emit)
         self._plugin_keys = PluginKeys(open_stream, self.controller)
         self._hotkeys: Hotkeys | None = None
         if config.hotkeys.enabled:
@@ -123,6 +125,9 @@ class Voice:
             nursery.start_soon(self.level.run)
             if self._hotkeys is not None:
                 nursery.start_soon(self._run_hotkeys, self._hotkeys)
+
+    def _on_audio(self, event: dict[str, Any]) -> None:
+        self._fault_alarm.emit(event, permanent=bool(self._capture.hopeless))
 
     async def _run_controller(self, task_status: trio.TaskStatus[None]) -> None:
         await self.controller.run(task_status=task_status)

@@ -35,11 +35,13 @@ MICROPHONE = "vmic"
 MICROPHONE_INPUT = "vmic_in"
 SPEAKER = "speaker"
 
-_PIPEWIRE = f"""
+_MICROPHONE = f"""
 context.modules = [ {{ name = libpipewire-module-loopback args = {{
   node.description = "Virtual Microphone"  audio.position = [ MONO ]
   capture.props  = {{ node.name = "{MICROPHONE_INPUT}" media.class = "Audio/Sink" }}
   playback.props = {{ node.name = "{MICROPHONE}" media.class = "Audio/Source" priority.session = 3000 }} }} }} ]
+"""
+_SPEAKER = f"""
 context.objects = [ {{ factory = adapter args = {{
   factory.name = support.null-audio-sink  node.name = "{SPEAKER}"  node.description = "Virtual Speaker"
   media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000 }} }} ]
@@ -77,16 +79,17 @@ class HeadlessAudio:
 
     Args:
         root: an existing directory, which is filled.
+        microphone: whether there is the virtual microphone.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, microphone: bool = True) -> None:
         self._root = root
         runtime = root / "run"
         self._runtime_elsewhere = len(os.fsencode(runtime)) > _LONGEST_RUNTIME_DIR
         self._runtime = Path(tempfile.mkdtemp(prefix="utter-audio-")) if self._runtime_elsewhere else runtime
         self._runtime.mkdir(mode=0o700, exist_ok=True)
         self._config = root / "config"
-        self._write("pipewire/pipewire.conf.d/10-headless.conf", _PIPEWIRE)
+        self._write("pipewire/pipewire.conf.d/10-headless.conf", _MICROPHONE * microphone + _SPEAKER)
         for path, text in _WIREPLUMBER.items():
             self._write(path, text)
         (root / "state").mkdir(exist_ok=True)

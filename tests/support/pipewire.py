@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "headless_audio.py"
 _PATIENCE = 20.0
+_CHANNELS = {1: ["MONO"], 2: ["FL", "FR"]}
 
 
 def _load_script() -> Any:
@@ -42,26 +44,30 @@ missing = [program for program in ("pipewire", "wireplumber", "pw-play") if shut
 class Bed(HeadlessAudio):  # type: ignore[misc]  # a script's class
     """The bed, with microphones that come and go."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, *, microphone: bool = True) -> None:
+        super().__init__(root, microphone=microphone)
         self._plugged: dict[str, subprocess.Popen[bytes]] = {}
 
-    def plug(self, name: str) -> None:
-        """Adds a microphone; what is played into NAME_in comes out of it. It is not chosen as the default."""
+    def plug(self, name: str, *, rate: int = 48_000, channels: int = 1) -> None:
+        """Adds a microphone; what is played into NAME_in comes out of it. It is the default if there is no other."""
+        # Above the monitor of the speaker, and below the microphone that is always there.
+        form = {"audio.rate": rate, "audio.position": _CHANNELS[channels], "priority.session": 2500}
         sides = {"capture": (f"{name}_in", "Audio/Sink"), "playback": (name, "Audio/Source")}
         props = [
             word
             for side, (node, kind) in sides.items()
-            for word in (f"--{side}-props", json.dumps({"node.name": node, "media.class": kind}))
+            for word in (f"--{side}-props", json.dumps({"node.name": node, "media.class": kind, **form}))
         ]
         # Its output would tell of every server that is killed.
         self._plugged[name] = subprocess.Popen(
-            ["pw-loopback", "--channels", "1", *props],
+            ["pw-loopback", "--channels", str(channels), *props],
             env={**os.environ, **self.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         self.wait(lambda: {name, f"{name}_in"} <= set(self.nodes()), f"{name} is there")
+        # The session manager has looked at it when it has a default that is a microphone.
+        self.wait(lambda: self.default_source() in self._plugged.keys() | {MICROPHONE}, "there is a default source")
 
     def unplug(self, name: str) -> None:
         """Takes a microphone away that `plug` added."""
@@ -92,7 +98,23 @@ class Bed(HeadlessAudio):  # type: ignore[misc]  # a script's class
             timeout=_PATIENCE,
             check=True,
         )
-        self.wait(lambda: json.dumps(name).encode() in self._metadata(), f"{name} is the default source")
+        self.wait(lambda: self.default_source() == name, f"{name} is the default source")
+
+    def default_source(self) -> str:
+        """The name of what is recorded by who chooses nothing."""
+        found = re.search(rb'value:\'\{"name":"([^"]*)"', self._metadata())
+        return found[1].decode() if found else ""
+
+    def lose_session_manager(self) -> None:
+        """Kills WirePlumber, and with it the microphones, for it owns the devices of a real machine."""
+        self.kill_session_manager()
+        for name in [*self._plugged]:
+            self.unplug(name)
+
+    def regain_session_manager(self, microphone: str) -> None:
+        """Starts it again; a microphone appears."""
+        self.restart()
+        self.plug(microphone)
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """All objects of a kind, such as "Node", as pw-dump shows them."""
@@ -139,9 +161,12 @@ class Bed(HeadlessAudio):  # type: ignore[misc]  # a script's class
 
 
 @contextlib.contextmanager
-def pipewire_bed(tmp_path: Path) -> Iterator[Any]:
-    """A running `Bed` in tmp_path; while it lasts, this process's environment points to it, too."""
+def pipewire_bed(tmp_path: Path, *, microphone: bool = True) -> Iterator[Any]:
+    """A running `Bed` in tmp_path; while it lasts, this process's environment points to it, too.
+
+    Without the microphone that is always there, those that are plugged are the only ones.
+    """
     root = tmp_path / "pipewire"
     root.mkdir()
-    with Bed(root) as audio, mock.patch.dict(os.environ, audio.environment):
+    with Bed(root, microphone=microphone) as audio, mock.patch.dict(os.environ, audio.environment):
         yield audio

@@ -14,6 +14,7 @@ from utter_runner.rpc.params import decode_params
 from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
 from utter_runner.voice.capture.capture import Capture
+from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
@@ -211,11 +212,11 @@ def _source(audio: AudioConfig) -> AudioSource:
     if audio.source == "sounddevice":
         from utter_runner.voice.capture.portaudio import PortAudioSource  # noqa: PLC0415 - only what is configured
 
-        return PortAudioSource(audio.device or "")
+        return PortAudioSource(audio.device) if audio.device else MicrophonesOnly(PortAudioSource())
     if audio.source == "pw-record":
         from utter_runner.voice.capture.pw_record import PwRecordSource  # noqa: PLC0415 - as above
 
-        return PwRecordSource(audio.device or "")
+        return PwRecordSource(audio.device) if audio.device else MicrophonesOnly(PwRecordSource())
     if audio.source == "wav":
         from utter_runner.voice.capture.wav import WavSource  # noqa: PLC0415 - as above
 

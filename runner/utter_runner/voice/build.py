@@ -12,8 +12,10 @@ import trio
 
 from utter_protocol.methods import SpeakParams
 from utter_runner.rpc.params import decode_params
+from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
 from utter_runner.voice.capture.capture import Capture
+from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
@@ -82,7 +84,7 @@ class Voice:
         self._capture = self.microphone = Capture(
             _source(audio),
             mode=audio.capture,
-            on_event=emit,
+            on_event=self._on_audio,
             ring_seconds=float(audio.ring_seconds),
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
@@ -120,6 +122,7 @@ class Voice:
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
+        self._fault_alarm = FaultAlarm(self.controller.alarm, emit)
         self._plugin_keys = PluginKeys(open_stream, self.controller)
         self._hotkeys: Hotkeys | None = None
         if config.hotkeys.enabled:
@@ -135,6 +138,9 @@ class Voice:
             nursery.start_soon(self.level.run)
             if self._hotkeys is not None:
                 nursery.start_soon(self._run_hotkeys, self._hotkeys)
+
+    def _on_audio(self, event: dict[str, Any]) -> None:
+        self._fault_alarm.emit(event, permanent=bool(self._capture.hopeless))
 
     async def _run_controller(self, task_status: trio.TaskStatus[None]) -> None:
         await self.controller.run(task_status=task_status)
@@ -218,11 +224,11 @@ def _source(audio: AudioConfig) -> AudioSource:
     if audio.source == "sounddevice":
         from utter_runner.voice.capture.portaudio import PortAudioSource  # noqa: PLC0415 - only what is configured
 
-        return PortAudioSource(audio.device or "")
+        return PortAudioSource(audio.device) if audio.device else MicrophonesOnly(PortAudioSource())
     if audio.source == "pw-record":
         from utter_runner.voice.capture.pw_record import PwRecordSource  # noqa: PLC0415 - as above
 
-        return PwRecordSource(audio.device or "")
+        return PwRecordSource(audio.device) if audio.device else MicrophonesOnly(PwRecordSource())
     if audio.source == "wav":
         from utter_runner.voice.capture.wav import WavSource  # noqa: PLC0415 - as above
 

@@ -103,6 +103,7 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
+        self._alarm = False
         self._recorder = Recorder(feed, self._settings)
         self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
@@ -173,6 +174,11 @@ class VoiceController:
         for session in sessions:
             self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
         return bool(sessions)
+
+    def alarm(self) -> None:
+        """Sound the error cue once: now, or while a session records in place of the next cue after its recording."""
+        self._alarm = True
+        self._cue("error")
 
     async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
@@ -298,7 +304,7 @@ class VoiceController:
         session.scope.cancel()
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
-        cue = outcome.CUES[ending.name]
+        cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
         if cue is not None and sound:
             self._cue(cue)
 
@@ -426,6 +432,8 @@ class VoiceController:
         recording = self._recording()
         if recording is not None and recording is not of:
             return
+        if self._alarm and of is None:
+            name, self._alarm = "error", False
         self._recorder.cue_sounds(self._cues.play(name))
 
 

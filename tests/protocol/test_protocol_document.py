@@ -70,6 +70,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
     "stt.final": (kinds.SttResult, None),
+    "media.hold": (kinds.MediaSession, kinds.MediaHeld),
+    "media.release": (kinds.MediaSession, kinds.MediaResumed),
     "tts.speak": (methods.SpeakParams, kinds.SpeakResult),
     "tts.audio": (item(kinds.SpeechItem), None),
     "llm.complete": (kinds.LlmCompleteParams, kinds.LlmCompleteResult),

@@ -61,6 +61,7 @@ class Session:
         captured_at: when the last frame was there.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
+        due: when the post-roll is over; infinite while the key is held.
         cursor: the next frame to take from the ring.
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
         silence: silences cues, see `Cues.silence`.
@@ -82,6 +83,7 @@ class Session:
     captured_at: float | None = None
     start: int | None = None
     end: int | None = None
+    due: float = math.inf
     cursor: int = 0
     muted: tuple[int, int] = (0, 0)
     holding: bool = False

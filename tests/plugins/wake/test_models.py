@@ -64,8 +64,14 @@ def test_a_path_that_leads_nowhere(tmp_path: Path) -> None:
     ("change", "expected"),
     [
         ({"micro": None}, "micro"),
-        ({"micro": {"probability_cutoff": 2, "sliding_window_size": 5}}, r"<= 1\.0 - at `\$\.micro\.probability_cutoff`"),
-        ({"micro": {"probability_cutoff": 0.5, "sliding_window_size": 0}}, r">= 1 - at `\$\.micro\.sliding_window_size`"),
+        (
+            {"micro": {"probability_cutoff": 2, "sliding_window_size": 5}},
+            r"<= 1\.0 - at `\$\.micro\.probability_cutoff`",
+        ),
+        (
+            {"micro": {"probability_cutoff": 0.5, "sliding_window_size": 0}},
+            r">= 1 - at `\$\.micro\.sliding_window_size`",
+        ),
         ({"model": "../computer.tflite"}, r"at `\$\.model`"),
         ({"wake_word": ""}, "wake_word"),
     ],

@@ -185,10 +185,13 @@ def spans(layout: RingLayout, start: int, count: int) -> list[tuple[int, int]]:
         raise ValueError(
             f"start {start} and count {count} are no range; start is at least 0, count 0 to {layout.capacity}"
         )
+    # Every block that is written or read comes by here.
+    size = layout.frame_size
     slot = start % layout.capacity
-    first = min(count, layout.capacity - slot)
-    pieces = [(slot, first), (0, count - first)]
-    return [(HEADER_SIZE + at * layout.frame_size, frames * layout.frame_size) for at, frames in pieces if frames]
+    room = layout.capacity - slot
+    if count <= room:
+        return [(HEADER_SIZE + slot * size, count * size)] if count else []
+    return [(HEADER_SIZE + slot * size, room * size), (HEADER_SIZE, (count - room) * size)]
 
 
 class Fence:

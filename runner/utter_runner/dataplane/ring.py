@@ -42,6 +42,7 @@ class RingWriter:
 
     def __init__(self, fd: int, layout: RingLayout, memory: mmap.mmap, note: str) -> None:
         self.layout = layout
+        self._frame_size, self._capacity = layout.frame_size, layout.capacity
         self.note = note
         """What this kernel could not do, in one sentence, or nothing."""
         self._fd = fd
@@ -100,19 +101,22 @@ class RingWriter:
             ValueError: not a whole number of frames, or the ring is closed.
         """
         view = memoryview(data).cast("B")
-        frames, rest = divmod(len(view), self.layout.frame_size)
+        size, capacity = self._frame_size, self._capacity
+        frames, rest = divmod(len(view), size)
         if rest:
-            raise ValueError(f"{len(view)} bytes are not whole frames of {self.layout.frame_size} bytes")
+            raise ValueError(f"{len(view)} bytes are not whole frames of {size} bytes")
         if not frames:
             return
         with self._lock:
             if self._fd < 0:
                 raise ValueError("the audio ring is closed")
             end = self._position + frames
-            kept = min(frames, self.layout.capacity)
+            kept = frames
+            if frames > capacity:
+                view, kept = view[(frames - capacity) * size :], capacity
             self._counters[CLAIMED] = end
             self._fence()
-            self._copy(view[len(view) - kept * self.layout.frame_size :], end - kept, kept)
+            self._copy(view, end - kept, kept)
             self._fence()
             self._counters[POSITION] = end
             self._position = end

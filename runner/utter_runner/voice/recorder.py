@@ -7,6 +7,7 @@ with its time, whichever is first: nobody waits for a block of which only a part
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from utter_runner.voice.settings import VoiceSettings
 
 _STALL_S = 2.0
+MAX_REACH_S = 2.0
+"""How far a session that is told its first frame reaches back before its key."""
 _GRACE_S = 0.001
 """A block that is due when the post-roll ends, and that much later, still belongs to it."""
 _BLOCK_S = 0.05
@@ -28,6 +31,8 @@ _BLOCK_SHARE = 0.25
 """How much of the post-roll may be in a block that has not arrived when its time is over: so many seconds, which is
 more than sound servers take for a block, and so much of it all. If more is missing the microphone is late, and is
 waited for: what was said before the key went up may be in it."""
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -43,6 +48,11 @@ class Recorder:
         self._settings = settings
         self._floor = 0
         self._cue_until = -math.inf
+
+    @property
+    def floor(self) -> int:
+        """The frame before which everything belongs to earlier sessions."""
+        return self._floor
 
     async def open(self, session: Session) -> None:
         """Get the microphone, unless the session took it over.
@@ -63,13 +73,20 @@ class Recorder:
     def begin(self, session: Session) -> None:
         """The microphone is open: choose the first frame.
 
-        It lies the pre-roll before the key went down, but never in audio of an earlier opening, of another session or
-        of a cue.
+        It lies the pre-roll before the key went down, or where the session was told, but never in audio of an earlier
+        opening, of another session or of a cue, nor further back than `MAX_REACH_S` before the key.
         """
         now, position = trio.current_time(), self._feed.position
-        before = now - session.opened_at + self._settings.pre_roll_ms / 1000
+        since, reach = 0, self._settings.pre_roll_ms / 1000
+        if session.since is not None:
+            since, reach = session.since, MAX_REACH_S
+            if since > position:
+                log.warning("session %s is to begin at frame %d; only %d are there", session.id, since, position)
+        before = now - session.opened_at + reach
         quiet = max(now - self._cue_until, 0.0)
-        session.begin(min(position, max(self._feed.oldest, self._floor, position - self._frames(min(before, quiet)))))
+        earliest = position - self._frames(min(before, quiet))
+        session.begin(min(position, max(self._feed.oldest, self._floor, since, earliest)))
+        session.lead = position - session.cursor
         if session.state is State.TAIL:
             self._end_after_post_roll(session)
 

@@ -92,8 +92,8 @@ class Wake:
         from .listening import CLOSED, Listening  # noqa: PLC0415 - as above
 
         def heard(word: Heard) -> None:
-            late = (word.noticed - word.ended) * 1000 // RATE
-            self._plugin.log(f"{word.word} ({word.probability:.2f}), {late} ms after it was said")
+            since = (word.noticed - word.ended) * 1000 // RATE
+            self._plugin.log(f"heard {word.word} ({word.probability:.2f}); what was said {since} ms ago follows it")
             stream.send(KeyItem(key="listen", pressed=True, at=word.ended))
 
         def opened(open_: bool) -> None:

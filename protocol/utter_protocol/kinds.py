@@ -1,4 +1,4 @@
-"""Typed payloads of the kinds llm, context, perceive, input, tts and ui (PROTOCOL.md, "Methods").
+"""Typed payloads of the kinds llm, context, perceive, input, media, tts and ui (PROTOCOL.md, "Methods").
 
 Rules here: as in `methods`: one Struct per params, result or stream item; unknown fields are ignored on input; every
 default and bound is the one PROTOCOL.md states.
@@ -172,6 +172,27 @@ class KeyItem(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: Literal["push_to_talk", "toggle", "listen", "cancel"]
     pressed: bool
     at: Annotated[int, Meta(ge=0)] | None = None
+
+
+# ---- media
+
+
+class MediaSession(msgspec.Struct, kw_only=True):
+    """`media.hold` and `media.release`."""
+
+    session: Annotated[str, Meta(min_length=1)]
+
+
+class MediaHeld(msgspec.Struct, kw_only=True):
+    """Answer to `media.hold`: the players that were paused by it, by their names for people."""
+
+    held: list[str]
+
+
+class MediaResumed(msgspec.Struct, kw_only=True):
+    """Answer to `media.release`: the players that play again."""
+
+    resumed: list[str]
 
 
 # ---- tts

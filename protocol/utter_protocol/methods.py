@@ -313,6 +313,34 @@ class AudioLevel(msgspec.Struct, kw_only=True):
     clipped: bool
 
 
+class AudioDevice(msgspec.Struct, kw_only=True):
+    """A microphone or an output. `name` is what `[audio] device` or `output_device` takes for it.
+
+    `default`: what is used if the config names none. `chosen`: what the config comes to.
+    """
+
+    name: str
+    description: str = ""
+    default: bool = False
+    chosen: bool = False
+
+
+class AudioDevices(msgspec.Struct, kw_only=True):
+    """Answer to `audio.devices {}`. `source` is that of the config; `detail` says what is missing or to be known."""
+
+    source: str
+    inputs: list[AudioDevice] = []
+    outputs: list[AudioDevice] = []
+    detail: str = ""
+
+
+class AudioOpened(msgspec.Struct, kw_only=True):
+    """Answer to `audio.open {}`. `device` is what a person calls the microphone."""
+
+    device: str
+    open: bool = True
+
+
 class RunnerInvokeParams(msgspec.Struct, kw_only=True):
     """`runner.invoke`. `params` is forwarded unparsed unless the method has side effects."""
 

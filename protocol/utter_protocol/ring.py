@@ -209,6 +209,74 @@ class Fence:
             pass
 
 
+class RingPen:
+    """A ring as its one writer sees it. One thread at a time may use it.
+
+    Args:
+        memory: all of an empty ring, mapped for writing. `close` closes it; when this raises, it stays the caller's.
+
+    Attributes:
+        layout: rate, channels and capacity.
+        position: frames written since the ring was made.
+        generation: counts the openings of the source.
+
+    Raises:
+        RingError: it is no ring.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        check_byte_order()
+        self.layout = parse_header(memory[:HEADER_SIZE], len(memory))
+        self.position = 0
+        self.generation = 0
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
+        self._fence = Fence()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append whole frames; return how many. Of more frames than the ring holds, the last ones stay.
+
+        Any object with the buffer protocol is taken.
+
+        Raises:
+            ValueError: not a whole number of frames.
+        """
+        view = memoryview(data).cast("B")
+        frames, rest = divmod(len(view), self.layout.frame_size)
+        if rest:
+            raise ValueError(f"{len(view)} bytes are not whole frames of {self.layout.frame_size} bytes")
+        if frames:
+            end = self.position + frames
+            kept = min(frames, self.layout.capacity)
+            self._counters[CLAIMED] = end
+            self._fence()
+            self._copy(view[len(view) - kept * self.layout.frame_size :], end - kept, kept)
+            self._fence()
+            self._counters[POSITION] = end
+            self.position = end
+        return frames
+
+    def new_generation(self) -> int:
+        """Say that the source was opened again: what follows is not continuous with what is there."""
+        self.generation += 1
+        self._counters[GENERATION] = self.generation
+        self._fence()
+        return self.generation
+
+    def close(self) -> None:
+        """Unmap. Idempotent."""
+        self._counters.release()
+        self._bytes.release()
+        self._memory.close()
+
+    def _copy(self, view: memoryview, start: int, count: int) -> None:
+        at = 0
+        for offset, length in spans(self.layout, start, count):
+            self._bytes[offset : offset + length] = view[at : at + length]
+            at += length
+
+
 class RingView:
     """A ring as its reader sees it; a context manager that lets go the memory. One thread at a time may use it.
 

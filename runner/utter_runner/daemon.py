@@ -201,6 +201,8 @@ class Daemon:
             commands=commands,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
+            microphone=self._voice.microphone,
+            devices=self._voice.devices,
             context=self._context.snapshot,
             streams=self._streams,
             data=self._data,

@@ -127,7 +127,7 @@ def _method(name: str) -> Callable[[Lab], None]:
     return check
 
 
-_ALONE = ("stt.start", "stt.finish", "stt.cancel", "action.invoke", "input.inject")
+_ALONE = ("stt.start", "stt.finish", "stt.cancel", "action.invoke", "input.inject", "media.hold")
 for _name, _case in CASES.items():
     if _name not in _ALONE:
         METHOD_CHECKS.enter(f"method.{_name}", f"{_name} answers a friendly request as described.", _case.section)(
@@ -227,6 +227,33 @@ def _inject(lab: Lab) -> None:
     refused(link.call("input.inject", {}), "input.inject with nothing", ErrorCode.INVALID_PARAMS)
     if lab.loud:
         worked(link.call("input.inject", CASES["input.inject"].loud), "input.inject of the key Shift")
+
+
+@METHOD_CHECKS.enter(
+    "method.media.hold",
+    "media.hold without a session is answered -32602; what it pauses plays again after the last release.",
+    CASES["media.hold"].section,
+)
+def _hold(lab: Lab) -> None:
+    lab.need("media.hold", "media.release")
+    link = lab.link()
+    refused(link.call("media.hold", {}), "media.hold without a session", ErrorCode.INVALID_PARAMS)
+    if not lab.loud:
+        return
+    first, second = {"session": "conformance"}, {"session": "conformance-second"}
+
+    def ask(method: str, params: dict[str, Any]) -> Any:
+        answer = link.answer(link.request(method, params), method, lab.limits.work)
+        return decoded(worked(answer, method), METHODS[method].result, f"the result of {method}")
+
+    held = [*ask("media.hold", first).held, *ask("media.hold", second).held]
+    if early := ask("media.release", first).resumed:
+        raise CheckFailed(f"{early[0]} was resumed while another session holds", expected="nobody before the last")
+    strange = [name for name in ask("media.release", second).resumed if name not in held]
+    if strange:
+        raise CheckFailed(f"{strange[0]} was resumed and had not been paused", expected="only what it has paused")
+    if again := ask("media.release", second).resumed:
+        raise CheckFailed(f"{again[0]} was resumed by a second release", expected="no players")
 
 
 # ---- stt

@@ -40,6 +40,12 @@ class Chunk:
         """How many frames it has."""
         return len(self.data) // SAMPLE_BYTES
 
+    def cut(self, frames: int) -> tuple[Chunk, Chunk]:
+        """Return its first `frames` frames and the rest."""
+        at = frames * SAMPLE_BYTES
+        rest = None if self.start is None else self.start + frames
+        return Chunk(self.data[:at], self.start), Chunk(self.data[at:], rest)
+
 
 class AudioUnavailable(Exception):
     """The microphone cannot be opened, or stopped delivering.
@@ -140,6 +146,34 @@ class Recogniser(Protocol):
         Raises:
             RpcError: no recogniser is running, or it refused.
         """
+        ...
+
+
+class SpeechDetector(Protocol):
+    """Follows one utterance."""
+
+    @property
+    def window(self) -> int:
+        """How many frames it takes at a time."""
+        ...
+
+    def probability(self, frames: bytes) -> float:
+        """Return the probability, 0 to 1, that the next window is speech. Takes a few milliseconds.
+
+        `frames` are `window` frames of f32le mono at 16 kHz, fewer at the utterance's end; any bit pattern is harmless.
+        """
+        ...
+
+    def close(self) -> None:
+        """The utterance is over. Called once; never raises."""
+        ...
+
+
+class VoiceActivity(Protocol):
+    """Tells speech from everything else."""
+
+    async def open(self) -> SpeechDetector | None:
+        """Begin an utterance. Returns None if there is no voice activity detection; never raises."""
         ...
 
 

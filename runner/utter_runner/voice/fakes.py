@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -52,6 +52,17 @@ class FakeFeed:
     def oldest(self) -> int:
         """The first readable frame of this opening."""
         return max(self._opened_at, self.position - self.capacity)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """As `Capture.status`."""
+        return {
+            "capture": "on-demand",
+            "open": self.holders > 0 and self.fault is None,
+            "device": "the fake microphone",
+            "faults": int(self.fault is not None),
+            "detail": self.fault or "",
+        }
 
     async def acquire(self) -> None:
         """Open the microphone; see `AudioFeed.acquire`."""
@@ -109,6 +120,44 @@ class FakeFeed:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+class FakeVoiceActivity:
+    """Knows of each frame of a `FakeFeed` whether it is speech.
+
+    Args:
+        speech: spans of frames, from the first to the one after the last.
+        window: how many frames are looked at together.
+
+    Attributes:
+        installed: without it nothing is detected.
+        error: raised for the next window when set.
+        open_now: how many utterances are followed.
+    """
+
+    def __init__(self, *speech: tuple[int, int], window: int = 512) -> None:
+        self.speech = list(speech)
+        self.window = window
+        self.installed = True
+        self.error: Exception | None = None
+        self.open_now = 0
+
+    async def open(self) -> FakeVoiceActivity | None:
+        """Follow an utterance; see `VoiceActivity.open`."""
+        await trio.lowlevel.checkpoint()
+        self.open_now += self.installed
+        return self if self.installed else None
+
+    def probability(self, frames: bytes) -> float:
+        """Return the share of speech; see `SpeechDetector.probability`."""
+        if self.error is not None:
+            raise self.error
+        numbers = [number - 1 for (number,) in struct.iter_unpack("<I", frames)]
+        return sum(any(first <= number < last for first, last in self.speech) for number in numbers) / len(numbers)
+
+    def close(self) -> None:
+        """Forget the utterance."""
+        self.open_now -= 1
 
 
 class FakeRecogniser:

@@ -53,6 +53,7 @@ class Event(Enum):
     TOGGLE = "toggle"
     LISTEN = "listen"
     LIMIT = "maximum length"
+    PAUSE = "nobody speaks"
     CAPTURED = "audio complete"
     HEARD = "text"
     SILENCE = "no text"
@@ -109,6 +110,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
         _E.PRESS: Transition(_S.TAIL, _F.STOP),
         _E.TOGGLE: Transition(_S.TAIL, _F.STOP),
         _E.LIMIT: Transition(_S.TAIL, _F.STOP),
+        _E.PAUSE: Transition(_S.TAIL, _F.STOP),
         _E.FAULT: _DROPPED,
         _E.CANCEL: _DROPPED,
     },

@@ -78,6 +78,7 @@ class Recorder:
         quiet = max(now - self._cue_until, 0.0)
         earliest = position - self._frames(min(before, quiet))
         session.begin(min(position, max(self._feed.oldest, self._floor, since, earliest)))
+        session.lead = position - session.cursor
         if session.state is State.TAIL:
             session.end = position + self._frames(self._settings.post_roll_ms / 1000)
 

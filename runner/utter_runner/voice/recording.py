@@ -57,12 +57,14 @@ class Session:
         opened_at: when the key went down.
         behind: `done` of every earlier session that still runs; its turn comes when all of them are set.
         live: False for a recording that was handed in whole.
+        screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
         since: a frame before which nothing belongs to it, if whoever opened it knows one; it takes the pre-roll's place.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
         cursor: the next frame to take from the ring.
+        lead: how many of its frames are from before the key went down.
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
         silence: silences cues, see `Cues.silence`.
         holding: it has the microphone acquired.
@@ -71,6 +73,8 @@ class Session:
         scope: cancels all its work.
         recording: cancels its recording alone.
         waiting: its wait for the next frames.
+        sender, recorded: the two ends of the way that its audio goes first.
+        cleared, audio: those of the way that it goes last, to the recogniser; the same way without a screen.
     """
 
     id: str
@@ -78,6 +82,7 @@ class Session:
     silence: Callable[[bytes], bytes]
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
+    screened: bool = False
     since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None
@@ -85,6 +90,7 @@ class Session:
     start: int | None = None
     end: int | None = None
     cursor: int = 0
+    lead: int = 0
     muted: tuple[int, int] = (0, 0)
     holding: bool = False
     heard: str = ""
@@ -95,10 +101,16 @@ class Session:
     recording: trio.CancelScope = field(default_factory=trio.CancelScope)
     waiting: trio.CancelScope = field(default_factory=trio.CancelScope)
     sender: trio.MemorySendChannel[Chunk] = field(init=False)
+    recorded: trio.MemoryReceiveChannel[Chunk] = field(init=False)
+    cleared: trio.MemorySendChannel[Chunk] = field(init=False)
     audio: trio.MemoryReceiveChannel[Chunk] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sender, self.audio = trio.open_memory_channel(math.inf)
+        self.sender, self.recorded = trio.open_memory_channel(math.inf)
+        if self.screened:
+            self.cleared, self.audio = trio.open_memory_channel(math.inf)
+        else:
+            self.cleared, self.audio = self.sender, self.recorded
 
     @property
     def complete(self) -> bool:

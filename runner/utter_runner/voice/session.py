@@ -26,6 +26,7 @@ from utter_runner.voice.outcome import Outcome
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.vad.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         EmitEvent,
         Phase,
         Recogniser,
+        VoiceActivity,
     )
 
 _QUEUE_LIMIT = 2
@@ -67,6 +69,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
@@ -81,6 +84,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        activity: VoiceActivity | None = None,
         emit: EmitEvent,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
@@ -99,7 +103,9 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
+        self._alarm = False
         self._recorder = Recorder(feed, self._settings)
+        self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
@@ -168,6 +174,11 @@ class VoiceController:
         for session in sessions:
             self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
         return bool(sessions)
+
+    def alarm(self) -> None:
+        """Sound the error cue once: now, or while a session records in place of the next cue after its recording."""
+        self._alarm = True
+        self._cue("error")
 
     async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
@@ -251,8 +262,15 @@ class VoiceController:
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
+        screened = live and self._screen is not None
         session = Session(
-            self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live, since=since
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
         )
         self._sessions.append(session)
         self._running.append(session)
@@ -286,7 +304,7 @@ class VoiceController:
         session.scope.cancel()
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
-        cue = outcome.CUES[ending.name]
+        cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
         if cue is not None and sound:
             self._cue(cue)
 
@@ -298,6 +316,8 @@ class VoiceController:
                 async with trio.open_nursery() as nursery:
                     if session.live:
                         nursery.start_soon(self._guarded, self._record, session)
+                    if session.screened and self._screen is not None:
+                        nursery.start_soon(self._screen.run, session, partial(self._apply, session, Event.PAUSE))
                     await self._guarded(self._process, session)
         finally:
             self._finish(session, _STOPPING)
@@ -412,6 +432,8 @@ class VoiceController:
         recording = self._recording()
         if recording is not None and recording is not of:
             return
+        if self._alarm and of is None:
+            name, self._alarm = "error", False
         self._recorder.cue_sounds(self._cues.play(name))
 
 

@@ -102,6 +102,8 @@ DEFECTS: dict[str, set[str]] = {
     "bad-tab": {"method.perception.tabs"},
     "any-keys": {"method.input.inject"},
     "bad-render": {"method.ui.render"},
+    "resumes-strangers": {"method.media.release"},
+    "any-hold": {"method.media.hold"},
     "any-session": {"method.stt.session", "method.stt.unknown", "method.stt.cancel"},
     "bad-start": {"method.stt.start"},
     "boasts-of-ring": {"method.stt.start"},

@@ -63,6 +63,7 @@ class Session:
         since: a frame before which nothing belongs to it, if whoever opened it knows one; it takes the pre-roll's place.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
+        due: when the post-roll is over; infinite while the key is held.
         cursor: the next frame to take from the ring.
         lead: how many of its frames are from before the key went down.
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
@@ -89,6 +90,7 @@ class Session:
     captured_at: float | None = None
     start: int | None = None
     end: int | None = None
+    due: float = math.inf
     cursor: int = 0
     lead: int = 0
     muted: tuple[int, int] = (0, 0)

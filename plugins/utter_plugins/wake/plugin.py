@@ -104,10 +104,7 @@ class Wake:
         listening = Listening(microphone, detector, on_word=heard, on_open=opened, log=self._plugin.log)
         self._plugin.health("ok")
         self._plugin.log(f"listening for {', '.join(word.name for word in words)}")
-        try:
-            listening.run()
-        finally:
-            self._plugin.log(listening.account())
+        listening.run()
 
 
 def build() -> Plugin:

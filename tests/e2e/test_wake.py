@@ -1,4 +1,4 @@
-"""A wake word in place of the key: real daemon, real plugins, real models; the sound is played, nobody presses a key."""
+"""A wake word in place of the key: real daemon, real plugins, real models; sound is played, nobody presses a key."""
 
 from __future__ import annotations
 

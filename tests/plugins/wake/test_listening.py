@@ -49,7 +49,8 @@ class Bed:
             self.microphone,
             self.ears,
             on_word=lambda heard: self.words.append(heard.ended),
-            on_open=self.open.append,
+            on_closed=lambda: self.open.append(False),
+            on_open=lambda: self.open.append(True),
             log=self.log.append,
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import wave
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -51,9 +51,6 @@ class Overtaken:
 
 class Unplugged(MicrophoneClosed):
     """The steps are over: the runner has gone."""
-
-
-Step = "Samples | type[Silent] | type[Reopened] | type[Overtaken]"
 
 
 class FakeMicrophone:
@@ -108,7 +105,7 @@ class FakeMicrophone:
         """Let go."""
         self.closed = True
 
-    def __enter__(self) -> FakeMicrophone:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

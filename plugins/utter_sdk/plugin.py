@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from utter_sdk.connection import Connection
+    from utter_sdk.handles import Handles
     from utter_sdk.host import Host
     from utter_sdk.microphone import Microphone
     from utter_sdk.service import Service
@@ -113,6 +114,13 @@ class Plugin:
 
             self._host = Host(self._connection)
         return self._host
+
+    @property
+    def handles(self) -> Handles:
+        """Large data, by its content; for handlers with `blocking`, whose thread may wait for the runner."""
+        from utter_sdk.handles import Handles, PluginAsker  # noqa: PLC0415 - only for those who ask
+
+        return Handles(PluginAsker(self.host))
 
     def method(self, name: str, *, blocking: bool | str = False) -> Callable[[F], F]:
         """Serve a request with the decorated function.

@@ -201,6 +201,8 @@ class Daemon:
             commands=commands,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
+            microphone=self._voice.microphone,
+            devices=self._voice.devices,
             context=self._context.snapshot,
             streams=self._streams,
             data=self._data,
@@ -356,8 +358,7 @@ class Daemon:
         return Inherited({RING_VARIABLE: ring.ring, WAKE_VARIABLE: ring.wake}, ring.end)
 
     def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
-        permissions = instance.handshake.permissions if instance.handshake else instance.spec.permissions
-        caller = self._data.plugin(instance.id, may_hear="microphone" in permissions)
+        caller = self._data.plugin(instance.id, may_hear="microphone" in instance.permissions)
         self._data.request(caller, peer, request_id, method, params)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:

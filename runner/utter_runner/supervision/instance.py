@@ -167,6 +167,11 @@ class Instance:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
 
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """What it may do."""
+        return self.handshake.permissions if self.handshake else self.spec.permissions
+
     def move(self, event: Event, detail: str = "") -> None:
         """Go through one transition and tell whoever wants to know."""
         self.status = next_status(self.status, event)
@@ -476,7 +481,7 @@ class Instance:
             "provides": list(self.provides),
             "requires": list(self.requires),
             "missing_requires": list(self.missing),
-            "permissions": list(handshake.permissions if handshake else self.spec.permissions),
+            "permissions": list(self.permissions),
             "negotiated": (
                 {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi} if handshake else None
             ),

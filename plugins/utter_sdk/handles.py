@@ -86,9 +86,11 @@ class Handles:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    def create(self, data: bytes | str, *, scope: str = "", timeout: float = 30.0) -> HandleInfo:
-        """Store bytes, or a text as UTF-8."""
-        content = data.encode() if isinstance(data, str) else data
+    def create(
+        self, data: bytes | bytearray | memoryview | str, *, scope: str = "", timeout: float = 30.0
+    ) -> HandleInfo:
+        """Store bytes, or a text as UTF-8. Anything in contiguous memory is taken, and copied once."""
+        content = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         if len(content) <= MAX_INLINE:
             params = {"data_b64": base64.b64encode(content).decode(), "scope": scope}
             return _as(self._asker.call("handle.create", params, timeout), HandleInfo)
@@ -136,7 +138,7 @@ class Handles:
         self._asker.call("handle.grant", {"handle": handle, "scope": plugin}, timeout)
 
 
-def sealed_memfd(data: bytes) -> int:
+def sealed_memfd(data: bytes | memoryview) -> int:
     """Return a memfd with this content that nobody can change, the caller's to close. Raises OSError."""
     fd = os.memfd_create("utter-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

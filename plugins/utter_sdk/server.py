@@ -165,9 +165,14 @@ def _take_ring() -> InheritedRing | None:
     from utter_sdk.microphone import InheritedRing  # noqa: PLC0415 - few plugins hear
     from utter_sdk.wakening import Wakening  # noqa: PLC0415 - as above
 
-    ring, wake = map(int, names)
-    for fd in (ring, wake):
-        os.set_inheritable(fd, False)  # noqa: FBT003 - the signature is os's
+    try:
+        ring, wake = map(int, names)
+        for fd in (ring, wake):
+            os.set_inheritable(fd, False)  # noqa: FBT003 - the signature is os's
+    except (ValueError, OSError):
+        raise SystemExit(
+            f"{RING_VARIABLE} and {WAKE_VARIABLE} must be the numbers of open descriptors, not {' and '.join(names)}"
+        ) from None
     return InheritedRing(ring, Wakening(wake))
 
 

@@ -185,10 +185,13 @@ def spans(layout: RingLayout, start: int, count: int) -> list[tuple[int, int]]:
         raise ValueError(
             f"start {start} and count {count} are no range; start is at least 0, count 0 to {layout.capacity}"
         )
+    # Every block that is written or read comes by here.
+    size = layout.frame_size
     slot = start % layout.capacity
-    first = min(count, layout.capacity - slot)
-    pieces = [(slot, first), (0, count - first)]
-    return [(HEADER_SIZE + at * layout.frame_size, frames * layout.frame_size) for at, frames in pieces if frames]
+    room = layout.capacity - slot
+    if count <= room:
+        return [(HEADER_SIZE + slot * size, count * size)] if count else []
+    return [(HEADER_SIZE + slot * size, room * size), (HEADER_SIZE, (count - room) * size)]
 
 
 class Fence:
@@ -227,6 +230,7 @@ class RingPen:
     def __init__(self, memory: mmap.mmap) -> None:
         check_byte_order()
         self.layout = parse_header(memory[:HEADER_SIZE], len(memory))
+        self._frame_size, self._capacity = self.layout.frame_size, self.layout.capacity
         self.position = 0
         self.generation = 0
         self._memory = memory
@@ -243,15 +247,18 @@ class RingPen:
             ValueError: not a whole number of frames.
         """
         view = memoryview(data).cast("B")
-        frames, rest = divmod(len(view), self.layout.frame_size)
+        size, capacity = self._frame_size, self._capacity
+        frames, rest = divmod(len(view), size)
         if rest:
-            raise ValueError(f"{len(view)} bytes are not whole frames of {self.layout.frame_size} bytes")
+            raise ValueError(f"{len(view)} bytes are not whole frames of {size} bytes")
         if frames:
             end = self.position + frames
-            kept = min(frames, self.layout.capacity)
+            kept = frames
+            if frames > capacity:
+                view, kept = view[(frames - capacity) * size :], capacity
             self._counters[CLAIMED] = end
             self._fence()
-            self._copy(view[len(view) - kept * self.layout.frame_size :], end - kept, kept)
+            self._copy(view, end - kept, kept)
             self._fence()
             self._counters[POSITION] = end
             self.position = end

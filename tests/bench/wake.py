@@ -1,4 +1,4 @@
-"""How often each wake word is heard, how near its end is found, how often it is heard though nobody said it, what it costs.
+"""How often each wake word is heard, where its end is found, how often it is heard though nobody said it, the cost.
 
 The words are spoken by espeak-ng in several voices, three rates, alone and before a sentence, in a quiet and in a noisy
 room (a fixed seed). Against false alarms stand the recordings of sentences and an hour or so of prose, this project's
@@ -160,7 +160,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(report))
         return
-    print(f"{len(sentences)} sentences, {hours:.2f} h of prose; features alone take {report['floor']:.2%} of a processor")
+    print(f"{len(sentences)} sentences, {hours:.2f} h of prose; features alone: {report['floor']:.2%} of a processor")
     for word, one in report["words"].items():
         heard = ", ".join(f"{how} {count}" for how, count in one["heard"].items())
         print(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import wave
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WORDS = Path(__file__).parents[1] / "data" / "audio" / "wake"
 SPEECH = Path(__file__).parents[1] / "data" / "audio" / "en"
 RATE = 16_000
+_KEPT = 5 * RATE
 
 
 def recording(path: Path) -> Samples:
@@ -53,10 +54,7 @@ class Unplugged(MicrophoneClosed):
     """The steps are over: the runner has gone."""
 
 
-Step = "Samples | type[Silent] | type[Reopened] | type[Overtaken]"
-
-
-class FakeMicrophone:
+class ScriptedMicrophone:
     """A `utter_sdk.microphone.Microphone` that delivers what it was told to.
 
     Args:
@@ -75,7 +73,6 @@ class FakeMicrophone:
         self.generation = 1
         self.waits: list[float | None] = []
         self.closed = False
-        self._start = start
         self._sound = np.zeros(0, "f4")
         self._steps = list(steps)
 
@@ -84,7 +81,9 @@ class FakeMicrophone:
         assert start + count <= self.position
         if start < self.oldest:
             raise Overrun(self.oldest)
-        return self._sound[start - self._start : start - self._start + count].astype("<f4").tobytes()
+        first = self.position - len(self._sound)
+        assert start >= first, "longer ago than this microphone remembers"
+        return self._sound[start - first : start - first + count].astype("<f4").tobytes()
 
     def wait(self, position: int, timeout: float | None = None) -> bool:
         """Let things happen until frame number `position` is there, or until there is silence."""
@@ -98,8 +97,9 @@ class FakeMicrophone:
             elif step is Overtaken:
                 self.oldest = self.position
             elif step is not Silent:
-                self._sound = np.concatenate([self._sound, np.asarray(step, "f4")])
-                self.position = self._start + len(self._sound)
+                kept = self._sound[-_KEPT:]
+                self._sound = np.concatenate([kept, np.asarray(step, "f4")])
+                self.position += len(self._sound) - len(kept)
             elif timeout is not None:
                 return False
         return True
@@ -108,7 +108,7 @@ class FakeMicrophone:
         """Let go."""
         self.closed = True
 
-    def __enter__(self) -> FakeMicrophone:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
     from .detector import Heard
 
-BATCH = 4 * STEP
-"""How many frames are waited for."""
+BATCH = 8 * STEP
+"""How many frames are waited for. Half of it costs half as much again."""
 PIECE = 100 * STEP
 """How many are taken at most at a time."""
 MAX_BEHIND = 2 * RATE
 """How many frames the present may be ahead; the runner uses nothing that is older."""
+ACCOUNT_S = 60
+"""After so many seconds of sound it is told for the first time what listening costs."""
 CLOSED_S = 5.0
 """A microphone that delivers nothing for so long is closed; one that delivers for so long is open."""
 CLOSED = (
@@ -74,7 +76,8 @@ class Listening:
         microphone: the audio ring.
         detector: finds words.
         on_word: told every word.
-        on_open: told whether the microphone is open, when that changes; at first it is taken to be.
+        on_closed: told when the microphone is found to be closed; at first it is taken to be open.
+        on_open: told when it is open again.
         log: told what was lost, in a sentence.
 
     Raises:
@@ -87,7 +90,8 @@ class Listening:
         detector: Detects,
         *,
         on_word: Callable[[Heard], object],
-        on_open: Callable[[bool], object],
+        on_closed: Callable[[], object],
+        on_open: Callable[[], object],
         log: Callable[[str], object],
     ) -> None:
         layout = microphone.layout
@@ -99,27 +103,24 @@ class Listening:
         self._microphone = microphone
         self._detector = detector
         self._on_word = on_word
+        self._on_closed = on_closed
         self._on_open = on_open
         self._log = log
         self._position = 0
         self._generation = 0
         self._heard = 0
-        self._processor_s = 0.0
+        self._began_s = 0.0
+        self._account_at = ACCOUNT_S * RATE
         self._open = True
         self._opened_at = 0
 
     def run(self) -> NoReturn:
         """Listen until waiting for the microphone raises."""
         self._restart()
+        self._began_s = time.thread_time()
         while True:
             self._wait()
             self._step()
-
-    def account(self) -> str:
-        """What listening has cost this far, in a sentence."""
-        seconds = self._heard / RATE
-        share = self._processor_s / seconds if seconds else 0.0
-        return f"listened to {seconds:.0f} s of sound, with {100 * share:.1f} % of a processor"
 
     def _wait(self) -> None:
         wanted = self._position + BATCH - 1
@@ -127,7 +128,7 @@ class Listening:
             self._microphone.wait(wanted)
         elif not self._microphone.wait(wanted, CLOSED_S):
             self._open = False
-            self._on_open(False)
+            self._on_closed()
             self._microphone.wait(wanted)
 
     def _step(self) -> None:
@@ -148,15 +149,22 @@ class Listening:
             self._log(f"sound was lost: {overrun}")
             self._restart()
             return
-        began = time.thread_time()
         for heard in self._detector.take(pcm):
             self._on_word(heard)
-        self._processor_s += time.thread_time() - began
         self._position += count
         self._heard += count
+        self._account()
         if not self._open and self._position - self._opened_at >= CLOSED_S * RATE:
             self._open = True
-            self._on_open(True)
+            self._on_open()
+
+    def _account(self) -> None:
+        """Tell what listening costs, first soon, then whenever it has gone on for twice as long."""
+        if self._heard >= self._account_at:
+            self._account_at *= 2
+            seconds = self._heard / RATE
+            share = (time.thread_time() - self._began_s) / seconds
+            self._log(f"listened to {seconds:.0f} s of sound, with {100 * share:.1f} % of a processor")
 
     def _restart(self) -> None:
         self._generation = self._microphone.generation

@@ -6,6 +6,7 @@ too. A wake word is the key `listen`, which begins to listen and ends nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -92,22 +93,24 @@ class Wake:
         from .listening import CLOSED, Listening  # noqa: PLC0415 - as above
 
         def heard(word: Heard) -> None:
-            late = (word.noticed - word.ended) * 1000 // RATE
-            self._plugin.log(f"{word.word} ({word.probability:.2f}), {late} ms after it was said")
+            since = (word.noticed - word.ended) * 1000 // RATE
+            self._plugin.log(f"heard {word.word} ({word.probability:.2f}); what was said {since} ms ago follows it")
             stream.send(KeyItem(key="listen", pressed=True, at=word.ended))
-
-        def opened(open_: bool) -> None:
-            self._plugin.health(*(("ok", "") if open_ else ("degraded", CLOSED)))
 
         refractory = self._settings.refractory_ms * RATE // 1000
         detector = Detector(words, Frontend(), refractory)
-        listening = Listening(microphone, detector, on_word=heard, on_open=opened, log=self._plugin.log)
-        self._plugin.health("ok")
+        health = self._plugin.health
+        listening = Listening(
+            microphone,
+            detector,
+            on_word=heard,
+            on_closed=partial(health, "degraded", CLOSED),
+            on_open=partial(health, "ok"),
+            log=self._plugin.log,
+        )
+        health("ok")
         self._plugin.log(f"listening for {', '.join(word.name for word in words)}")
-        try:
-            listening.run()
-        finally:
-            self._plugin.log(listening.account())
+        listening.run()
 
 
 def build() -> Plugin:

@@ -75,6 +75,8 @@ class RingWriter:
 
         It is opened anew: it shares neither position nor flags with anybody's, and nobody can write through it.
         """
+        # A reader may have taken away the permission to open it, which does not take more than its descriptor.
+        os.fchmod(self._fd, 0o600)
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     @property

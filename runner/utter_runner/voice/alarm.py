@@ -14,7 +14,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SETTLED_SECONDS = 2.0
+SETTLED_SECONDS = 1.0
 """A microphone that recovered and was well for less is still at the same fault."""
 
 

@@ -118,8 +118,9 @@ class Recorder:
         elif session.waiting.cancelled_caught and now >= session.due + _STALL_S:
             raise AudioUnavailable("The microphone delivered nothing more after the key was released: speak again.")
         session.pull(self._feed)
-        if session.end is not None and now >= session.due + _GRACE_S and session.cursor >= session.end - self._in_a_block:
-            session.end = session.cursor
+        if now >= session.due + _GRACE_S and session.end is not None:
+            rest = session.end - session.cursor
+            session.end = session.cursor if rest <= self._in_a_block else session.end
         return True
 
     def stop(self, session: Session) -> None:

@@ -60,7 +60,7 @@ class Session:
         screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
-        since: a frame before which nothing belongs to it, if whoever opened it knows one; it takes the pre-roll's place.
+        since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
         due: when the post-roll is over; infinite while the key is held.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.microphone import RATE, FakeMicrophone, Overtaken, Reopened, Silent, Unplugged
+from support.microphone import RATE, Overtaken, Reopened, ScriptedMicrophone, Silent, Unplugged
 from utter_plugins.wake.detector import Heard
-from utter_plugins.wake.listening import BATCH, CLOSED_S, MAX_BEHIND, PIECE, Listening
+from utter_plugins.wake.listening import ACCOUNT_S, BATCH, CLOSED_S, MAX_BEHIND, PIECE, Listening
 from utter_plugins.wake.models import STEP
 from utter_protocol.ring import RingError, RingLayout
 
@@ -40,7 +40,7 @@ class Ears:
 
 class Bed:
     def __init__(self, *steps: object, **how: Any) -> None:
-        self.microphone = FakeMicrophone(steps, **how)
+        self.microphone = ScriptedMicrophone(steps, **how)
         self.ears = Ears()
         self.words: list[int] = []
         self.open: list[bool] = []
@@ -49,7 +49,8 @@ class Bed:
             self.microphone,
             self.ears,
             on_word=lambda heard: self.words.append(heard.ended),
-            on_open=self.open.append,
+            on_closed=lambda: self.open.append(False),
+            on_open=lambda: self.open.append(True),
             log=self.log.append,
         )
 
@@ -146,7 +147,7 @@ def test_other_audio_is_refused(rate: int, channels: int) -> None:
 
 
 def test_it_accounts_for_what_it_takes() -> None:
-    bed = Bed()
-    assert bed.listening.account() == "listened to 0 s of sound, with 0.0 % of a processor"
-    bed = Bed(*[sound(PIECE)] * 3).run()
-    assert bed.listening.account().startswith("listened to 3 s of sound, with ")
+    bed = Bed(*[sound(PIECE)] * 10 * ACCOUNT_S).run()
+    told = [line.partition(", with ") for line in bed.log]
+    assert [what for what, _, _ in told] == [f"listened to {seconds} s of sound" for seconds in (60, 120, 240, 480)]
+    assert all(float(share.removesuffix(" % of a processor")) >= 0 for _, _, share in told)

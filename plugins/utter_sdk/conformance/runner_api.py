@@ -128,14 +128,14 @@ def _timeout(lab: RunnerLab) -> None:
 
 @RUNNER_API.enter(
     "api.forbidden-methods",
-    "Methods that begin with protocol., input. or $/ cannot be called through runner.invoke: -32003.",
+    "Methods that begin with protocol., input., media. or $/ cannot be called through runner.invoke: -32003.",
     _INVOKE,
     needs="access",
 )
 def _forbidden(lab: RunnerLab) -> None:
     link = lab.link()
     plugin = lab.running_plugin()
-    for method in ("protocol.hello", "input.conformance", "$/cancel"):
+    for method in ("protocol.hello", "input.conformance", "media.conformance", "$/cancel"):
         refused(link.call(_INVOKE, {"plugin": plugin, "method": method}), method, ErrorCode.NOT_PERMITTED)
 
 

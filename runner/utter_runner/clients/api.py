@@ -18,6 +18,7 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
-_FORBIDDEN_PREFIXES = ("protocol.", "input.", "stream.", "$/")
+_FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
 class Speaker(Protocol):
@@ -274,7 +275,6 @@ class ClientApi:
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
-        permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
             {
@@ -296,7 +296,7 @@ class ClientApi:
                 ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],
+                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
             },
         )
 

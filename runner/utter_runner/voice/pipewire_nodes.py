@@ -7,11 +7,11 @@ names an output, to hear what it plays, is given the default microphone instead,
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from typing import Any, NamedTuple
 
-import msgspec
 import trio
 
 PATIENCE = 5.0
@@ -87,9 +87,9 @@ def parse_nodes(dump: bytes) -> Nodes:
         NodesUnknown: it is something else.
     """
     try:
-        objects = msgspec.json.decode(dump, type=list[Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise NodesUnknown(f"pw-dump has printed something else than a list of objects: {error}.") from error
+        objects = _objects(dump)
+    except (ValueError, RecursionError) as error:
+        raise NodesUnknown(f"pw-dump has printed something else than lists of objects: {error}.") from error
     sources: dict[str, Node] = {}
     sinks: dict[str, Node] = {}
     defaults: dict[str, str] = {}
@@ -105,6 +105,20 @@ def parse_nodes(dump: bytes) -> Nodes:
             defaults |= _defaults(one.get("metadata"))
     default_source, default_sink = (defaults.get(f"default.audio.{what}", "") for what in ("source", "sink"))
     return Nodes([*sources.values()], [*sinks.values()], default_source, default_sink)
+
+
+def _objects(dump: bytes) -> list[Any]:
+    """What changes while pw-dump works, it prints in further lists; of an object that is gone nothing but its id."""
+    text, decoder = dump.decode(errors="replace").strip(), json.JSONDecoder()
+    found: dict[Any, Any] = {}
+    while True:
+        some, end = decoder.raw_decode(text)
+        if not isinstance(some, list):
+            raise ValueError(f"{type(some).__name__} in place of a list")  # noqa: TRY004 - of what was printed
+        found |= {str(_table(one).get("id")): one for one in some}
+        text = text[end:].lstrip()
+        if not text:
+            return [*found.values()]
 
 
 def _node(properties: dict[str, Any]) -> Node | None:

@@ -26,6 +26,7 @@ from utter_runner.voice.outcome import Outcome
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.vad.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         EmitEvent,
         Phase,
         Recogniser,
+        VoiceActivity,
     )
 
 _QUEUE_LIMIT = 2
@@ -67,6 +69,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
@@ -81,6 +84,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        activity: VoiceActivity | None = None,
         emit: EmitEvent,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
@@ -99,7 +103,9 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
+        self._alarm = False
         self._recorder = Recorder(feed, self._settings)
+        self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
@@ -118,18 +124,31 @@ class VoiceController:
         shown = self._recording() or (self._sessions[0] if self._sessions else None)
         return self._answer(shown)
 
-    def press(self) -> dict[str, Any]:
+    def press(self, at: int | None = None) -> dict[str, Any]:
         """The key went down.
+
+        Args:
+            at: the frame before which nothing belongs to the session that this opens; None takes the pre-roll.
 
         Returns:
             `{session, state}` of the session that listens now or that this press ended; `session` is "" when the press
             was refused because one is already queued, or the controller does not run.
         """
-        return self._start(Event.PRESS)
+        return self._start(Event.PRESS, at)
 
-    def toggle(self) -> dict[str, Any]:
-        """Start listening without a key being held, or stop listening. Returns as `press` does."""
-        return self._start(Event.TOGGLE)
+    def toggle(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held, or stop listening. Takes and returns what `press` does."""
+        return self._start(Event.TOGGLE, at)
+
+    def listen(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held; what listens already goes on. Takes and returns what `press` does.
+
+        An `at` in the audio of an earlier session opens nothing: what was heard there was said to that session.
+        """
+        if at is not None and at < self._recorder.floor:
+            log.info("frame %d, from which on to listen, belongs to an earlier session; it was ignored", at)
+            return self._answer(self._recording())
+        return self._start(Event.LISTEN, at)
 
     def release(self) -> dict[str, Any]:
         """The key went up.
@@ -156,6 +175,11 @@ class VoiceController:
             self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
         return bool(sessions)
 
+    def alarm(self) -> None:
+        """Sound the error cue once: now, or while a session records in place of the next cue after its recording."""
+        self._alarm = True
+        self._cue("error")
+
     async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
@@ -179,7 +203,7 @@ class VoiceController:
 
     # Transitions.
 
-    def _start(self, event: Event) -> dict[str, Any]:
+    def _start(self, event: Event, at: int | None) -> dict[str, Any]:
         front = self._sessions[0] if self._sessions else None
         newest = self._sessions[-1] if self._sessions else None
         target = front if front and front.state is State.CONFIRMING else newest
@@ -195,7 +219,7 @@ class VoiceController:
             # The start cue of the session that takes its place says enough.
             self._apply(target, event, _REPLACED, sound=False)
         if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
-            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target)
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at)
         return self._answer(target)
 
     def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
@@ -231,12 +255,23 @@ class VoiceController:
             else:
                 self._cue("confirm")
 
-    def _open(self, state: State, *, after: Session | None = None, live: bool = True) -> Session:
+    def _open(
+        self, state: State, *, after: Session | None = None, live: bool = True, since: int | None = None
+    ) -> Session:
         nursery = self._nursery
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
-        session = Session(self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live)
+        screened = live and self._screen is not None
+        session = Session(
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
+        )
         self._sessions.append(session)
         self._running.append(session)
         if after is not None and after.holding:
@@ -269,7 +304,7 @@ class VoiceController:
         session.scope.cancel()
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
-        cue = outcome.CUES[ending.name]
+        cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
         if cue is not None and sound:
             self._cue(cue)
 
@@ -281,6 +316,8 @@ class VoiceController:
                 async with trio.open_nursery() as nursery:
                     if session.live:
                         nursery.start_soon(self._guarded, self._record, session)
+                    if session.screened and self._screen is not None:
+                        nursery.start_soon(self._screen.run, session, partial(self._apply, session, Event.PAUSE))
                     await self._guarded(self._process, session)
         finally:
             self._finish(session, _STOPPING)
@@ -395,6 +432,8 @@ class VoiceController:
         recording = self._recording()
         if recording is not None and recording is not of:
             return
+        if self._alarm and of is None:
+            name, self._alarm = "error", False
         self._recorder.cue_sounds(self._cues.play(name))
 
 

@@ -17,6 +17,7 @@ from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
 from utter_runner.voice.level import LevelMeter
+from utter_runner.voice.media import PluginMedia
 from utter_runner.voice.playback import Playback
 from utter_runner.voice.plugin_keys import PluginKeys
 from utter_runner.voice.recogniser import PluginRecogniser
@@ -74,6 +75,10 @@ class Voice:
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
+
+        def warn(text: str) -> None:
+            emit({"event": "warning", "text": text})
+
         self._capture = Capture(
             _source(audio),
             mode=audio.capture,
@@ -83,9 +88,7 @@ class Voice:
             silence_seconds=voice.zeros_ms / 1000,
         )
         self.ring = self._capture.ring
-        self._playback = Playback(
-            audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
-        )
+        self._playback = Playback(audio.output_device or "", on_failure=warn)
         self.speaker = Speaker(
             supervisor, open_stream=open_stream, output=PlayerOutput(audio.output_device or ""), timeout=timeout
         )
@@ -98,6 +101,7 @@ class Voice:
             commander=commands,
             cues=CuePlayer(self._playback, enabled=audio.cues),
             emit=self._announcer.emit,
+            media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,
             on_transcript=on_transcript,
             settings=VoiceSettings(
                 pre_roll_ms=voice.pre_roll_ms,

@@ -1,4 +1,4 @@
-"""The media players, through the plugin that provides `media.hold@1` (PROTOCOL.md, "media: quiet while somebody speaks").
+"""The media players, through whoever provides `media.hold@1` (PROTOCOL.md, "media: quiet while somebody speaks").
 
 Rules here: without such a plugin, or while it is down, nothing happens and nobody is told. Each call is bounded by
 `CALL_SECONDS`. A release goes to the epoch that was asked to hold and to no other; if that has ended, its players stay

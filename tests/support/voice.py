@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from contextlib import asynccontextmanager
 from itertools import count
@@ -62,6 +63,7 @@ class Rig:
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
         self.media = FakeMedia()
+        self.heard_until = -math.inf
         self.events: list[dict[str, Any]] = []
         self.transcripts: list[tuple[str, str]] = []
         self.always_open = always_open
@@ -75,6 +77,7 @@ class Rig:
             cues=self.cues,
             emit=self._emit,
             media=self.media,
+            heard_until=lambda: self.heard_until,
             on_transcript=lambda session, transcript: self.transcripts.append((session, transcript.text)),
             settings=VoiceSettings(**settings),
             new_id=lambda: f"s{next(ids)}",

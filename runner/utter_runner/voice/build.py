@@ -102,6 +102,7 @@ class Voice:
             cues=CuePlayer(self._playback, enabled=audio.cues),
             emit=self._announcer.emit,
             media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,
+            heard_until=self.speaker.heard_until,
             on_transcript=on_transcript,
             settings=VoiceSettings(
                 pre_roll_ms=voice.pre_roll_ms,

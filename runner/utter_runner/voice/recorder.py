@@ -15,6 +15,8 @@ from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from utter_runner.voice.collaborators import AudioFeed
     from utter_runner.voice.recording import Session
     from utter_runner.voice.settings import VoiceSettings
@@ -28,11 +30,13 @@ class Recorder:
     Args:
         feed: the microphone.
         settings: pre-roll, post-roll, maximum length and the cue's margin.
+        heard_until: until when the runner's own speech can be heard, see `Speaker.heard_until`.
     """
 
-    def __init__(self, feed: AudioFeed, settings: VoiceSettings) -> None:
+    def __init__(self, feed: AudioFeed, settings: VoiceSettings, heard_until: Callable[[], float]) -> None:
         self._feed = feed
         self._settings = settings
+        self._heard_until = heard_until
         self._floor = 0
         self._cue_until = -math.inf
 
@@ -55,12 +59,12 @@ class Recorder:
     def begin(self, session: Session) -> None:
         """The microphone is open: choose the first frame.
 
-        It lies the pre-roll before the key went down, but never in audio of an earlier opening, of another session or
-        of a cue.
+        It lies the pre-roll before the key went down, but never in audio of an earlier opening, of another session, of
+        a cue or of the runner's own speech.
         """
         now, position = trio.current_time(), self._feed.position
         before = now - session.opened_at + self._settings.pre_roll_ms / 1000
-        quiet = max(now - self._cue_until, 0.0)
+        quiet = max(now - max(self._cue_until, self._heard_until()), 0.0)
         session.begin(min(position, max(self._feed.oldest, self._floor, position - self._frames(min(before, quiet)))))
         if session.state is State.TAIL:
             session.end = position + self._frames(self._settings.post_roll_ms / 1000)

@@ -9,6 +9,7 @@ reaches another, and no cue but its own first one sounds while a session records
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from functools import partial
@@ -71,6 +72,7 @@ class VoiceController:
         cues: short sounds.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         media: the players that are quiet while a session listens; None lets them play.
+        heard_until: until when the runner's own speech can be heard by the microphone, in seconds of the loop's clock.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
         new_id: makes session ids.
@@ -86,6 +88,7 @@ class VoiceController:
         cues: Cues,
         emit: EmitEvent,
         media: Media | None = None,
+        heard_until: Callable[[], float] = lambda: -math.inf,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
         new_id: Callable[[], str] = _random_id,
@@ -103,7 +106,7 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
-        self._recorder = Recorder(feed, self._settings)
+        self._recorder = Recorder(feed, self._settings, heard_until)
         self._quiet = Quiet(media)
         self.ended = trio.Event()
         """Nothing of any session is left: each was reported, and no player is held."""

@@ -64,7 +64,7 @@ METHODS: dict[str, MethodContract] = {
         _request("router.hints", "router", "router.hints@1", _ANY, methods.HintsResult),
         MethodContract("router.hints_changed", "router", "router.hints@1", "announcement", _ANY, None),
         _request("knowledge.catalog", "knowledge", "knowledge.catalog@1", _ANY, methods.CatalogResult),
-        _request("stt.start", "stt", "stt.transcribe@1", methods.SttStartParams, _ANY),
+        _request("stt.start", "stt", "stt.transcribe@1", methods.SttStartParams, methods.SttStartResult),
         MethodContract("stt.feed", "stt", "stt.transcribe@1", "notification", methods.SttFeedParams, None),
         _request("stt.finish", "stt", "stt.transcribe@1", methods.SttSession, methods.Transcript),
         _request("stt.cancel", "stt", "stt.transcribe@1", methods.SttSession, _ANY),

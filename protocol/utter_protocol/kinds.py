@@ -163,11 +163,15 @@ class InjectParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     keys: list[str] = []
 
 
-class KeyItem(msgspec.Struct, kw_only=True):
-    """An item of the stream `input.keys`: a push-to-talk key of the plugin's own went down or up."""
+class KeyItem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An item of the stream `input.keys`: a push-to-talk key of the plugin's own went down or up.
 
-    key: Literal["push_to_talk", "toggle", "cancel"]
+    `at` is a frame of the audio ring before which nothing belongs to the session that the key opens.
+    """
+
+    key: Literal["push_to_talk", "toggle", "listen", "cancel"]
     pressed: bool
+    at: Annotated[int, Meta(ge=0)] | None = None
 
 
 # ---- media

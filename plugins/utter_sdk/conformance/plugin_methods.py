@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from utter_protocol.contracts import METHODS, STREAMS, methods_of
 from utter_protocol.errors import ErrorCode
-from utter_protocol.methods import ActionResult, CapabilitiesResult, HealthResult, Transcript
+from utter_protocol.methods import ActionResult, CapabilitiesResult, HealthResult, SttStartResult, Transcript
 from utter_sdk.conformance.friendly import CASES, HANDSHAKE, REQUESTS
 from utter_sdk.conformance.lab import Table, decoded, refused, result_of, worked
 from utter_sdk.conformance.report import CheckFailed, NotApplicable
@@ -265,7 +265,27 @@ def _feed(link: Link, session: str) -> None:
 
 
 @METHOD_CHECKS.enter(
-    "method.stt.session", "A session of half a second of silence is transcribed.", CASES["stt.start"].section
+    "method.stt.start",
+    "stt.start says whether the plugin reads the audio ring, which takes the permission microphone.",
+    CASES["stt.start"].section,
+)
+def _start(lab: Lab) -> None:
+    lab.need("stt.start", "stt.cancel")
+    link = lab.link()
+    started = worked(link.call("stt.start", CASES["stt.start"].params), "stt.start")
+    reads_ring = decoded(started, SttStartResult, "the result of stt.start").ring
+    result_of(link.call("stt.cancel", {"session": "conformance"}), "stt.cancel")
+    if reads_ring and "microphone" not in lab.facts.permissions:
+        raise CheckFailed(
+            "it says that it reads the ring, and does not ask for the permission microphone",
+            expected="ring: false, or the permission microphone",
+        )
+
+
+@METHOD_CHECKS.enter(
+    "method.stt.session",
+    "A session of half a second of silence in messages is transcribed, also by a plugin that reads the ring.",
+    CASES["stt.start"].section,
 )
 def _session(lab: Lab) -> None:
     lab.need("stt.start", "stt.finish")

@@ -28,6 +28,7 @@ from utter_runner.voice.quiet import Quiet
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.vad.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         Media,
         Phase,
         Recogniser,
+        VoiceActivity,
     )
 
 _QUEUE_LIMIT = 2
@@ -70,6 +72,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         media: the players that are quiet while a session listens; None lets them play.
         heard_until: until when the runner's own speech can be heard by the microphone, in seconds of the loop's clock.
@@ -86,6 +89,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        activity: VoiceActivity | None = None,
         emit: EmitEvent,
         media: Media | None = None,
         heard_until: Callable[[], float] = lambda: -math.inf,
@@ -106,7 +110,9 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
+        self._alarm = False
         self._recorder = Recorder(feed, self._settings, heard_until)
+        self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
         self._quiet = Quiet(media)
         self.ended = trio.Event()
         """Nothing of any session is left: each was reported, and no player is held."""
@@ -132,18 +138,31 @@ class VoiceController:
         shown = self._recording() or (self._sessions[0] if self._sessions else None)
         return self._answer(shown)
 
-    def press(self) -> dict[str, Any]:
+    def press(self, at: int | None = None) -> dict[str, Any]:
         """The key went down.
+
+        Args:
+            at: the frame before which nothing belongs to the session that this opens; None takes the pre-roll.
 
         Returns:
             `{session, state}` of the session that listens now or that this press ended; `session` is "" when the press
             was refused because one is already queued, or the controller does not run.
         """
-        return self._start(Event.PRESS)
+        return self._start(Event.PRESS, at)
 
-    def toggle(self) -> dict[str, Any]:
-        """Start listening without a key being held, or stop listening. Returns as `press` does."""
-        return self._start(Event.TOGGLE)
+    def toggle(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held, or stop listening. Takes and returns what `press` does."""
+        return self._start(Event.TOGGLE, at)
+
+    def listen(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held; what listens already goes on. Takes and returns what `press` does.
+
+        An `at` in the audio of an earlier session opens nothing: what was heard there was said to that session.
+        """
+        if at is not None and at < self._recorder.floor:
+            log.info("frame %d, from which on to listen, belongs to an earlier session; it was ignored", at)
+            return self._answer(self._recording())
+        return self._start(Event.LISTEN, at)
 
     def release(self) -> dict[str, Any]:
         """The key went up.
@@ -170,6 +189,11 @@ class VoiceController:
             self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
         return bool(sessions)
 
+    def alarm(self) -> None:
+        """Sound the error cue once: now, or while a session records in place of the next cue after its recording."""
+        self._alarm = True
+        self._cue("error")
+
     async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
@@ -193,7 +217,7 @@ class VoiceController:
 
     # Transitions.
 
-    def _start(self, event: Event) -> dict[str, Any]:
+    def _start(self, event: Event, at: int | None) -> dict[str, Any]:
         front = self._sessions[0] if self._sessions else None
         newest = self._sessions[-1] if self._sessions else None
         target = front if front and front.state is State.CONFIRMING else newest
@@ -209,7 +233,7 @@ class VoiceController:
             # The start cue of the session that takes its place says enough.
             self._apply(target, event, _REPLACED, sound=False)
         if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
-            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target)
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at)
         return self._answer(target)
 
     def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
@@ -249,12 +273,23 @@ class VoiceController:
             else:
                 self._cue("confirm")
 
-    def _open(self, state: State, *, after: Session | None = None, live: bool = True) -> Session:
+    def _open(
+        self, state: State, *, after: Session | None = None, live: bool = True, since: int | None = None
+    ) -> Session:
         nursery = self._nursery
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
-        session = Session(self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live)
+        screened = live and self._screen is not None
+        session = Session(
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
+        )
         self._sessions.append(session)
         self._running.append(session)
         if after is not None and after.holding:
@@ -288,7 +323,7 @@ class VoiceController:
         session.scope.cancel()
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
-        cue = outcome.CUES[ending.name]
+        cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
         if cue is not None and sound:
             self._cue(cue)
 
@@ -300,6 +335,8 @@ class VoiceController:
                 async with trio.open_nursery() as nursery:
                     if session.live:
                         nursery.start_soon(self._guarded, self._record, session)
+                    if session.screened and self._screen is not None:
+                        nursery.start_soon(self._screen.run, session, partial(self._apply, session, Event.PAUSE))
                     await self._guarded(self._process, session)
         finally:
             self._finish(session, _STOPPING)
@@ -416,6 +453,8 @@ class VoiceController:
         recording = self._recording()
         if recording is not None and recording is not of:
             return
+        if self._alarm and of is None:
+            name, self._alarm = "error", False
         self._recorder.cue_sounds(self._cues.play(name))
 
 

@@ -75,6 +75,7 @@ HELLO_DEFECTS: dict[str, Any] = {
     "bad-capability": lambda hello: hello["provides"].append("router.plan"),
     "unknown-capability": lambda hello: hello["provides"].append("router.teleport@1"),
     "unknown-permission": lambda hello: hello["permissions"].append("everything"),
+    "ring-only": lambda hello: hello["permissions"].append("microphone"),
     "wants-op": lambda hello: hello["provides"].append("action.media@1"),
 }
 OPS = [{"op": "greet", "side_effect": "none", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}]
@@ -197,13 +198,17 @@ class Answers:
 
     def stt__start(self, session: str, format: Any = None, hints: Any = (), language: str = "en") -> Any:  # noqa: A002
         self.sessions.add(session)
-        return {}
+        if "bad-start" in WITH:
+            return {"ring": "yes"}
+        return {"ring": True} if {"boasts-of-ring", "ring-only"} & WITH else {}
 
     def stt__finish(self, session: str) -> Any:
         if session not in self.sessions and "any-session" not in WITH:
             raise RpcError(-32602, "no such session", field="session")
         if "keeps-sessions" not in WITH:
             self.sessions.discard(session)
+        if "ring-only" in WITH:
+            raise RpcError(-32602, "feed frames of the ring", field="data_b64")
         return {"text": "", "confidence": 2 if "bad-confidence" in WITH else 0.0}
 
     def stt__cancel(self, session: str) -> Any:

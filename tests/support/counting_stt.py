@@ -45,6 +45,9 @@ def cancel(params: SttSession) -> None:
 
 
 def judge(frames: np.ndarray) -> str:
+    if len(frames) and frames[0] < 0:
+        # The mark at the beginning of an opening, which is there once.
+        frames = frames[1:]
     if not frames.any():
         return ""
     if MODE == "counted":

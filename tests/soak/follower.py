@@ -13,6 +13,7 @@ import json
 import os
 import select
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class Follower:
             self._cursor += count
             self.read += count
             begins = [0, *np.flatnonzero(frames < 0), count]
-            for start, end in zip(begins, begins[1:], strict=False):
+            for start, end in pairwise(begins):
                 if start < end:
                     self._look(frames[start:end])
 
@@ -124,7 +125,8 @@ def main() -> None:
         ring, wake = received.fds
         with RingReader(ring) as view:
             follower = Follower(view)
-            print("following", flush=True)
+            sys.stdout.write("following\n")
+            sys.stdout.flush()
             open_ = True
             while open_:
                 select.select([wake], [], [], 5)

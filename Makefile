@@ -66,6 +66,7 @@ bench: setup
 	$(BIN)/python tests/bench/dataplane.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/speech.py
+	$(BIN)/python tests/bench/wake.py
 
 soak: setup
 	$(BIN)/python -m pytest -m soak tests/soak $(SOAK_ARGS)

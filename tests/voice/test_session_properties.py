@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from utter_runner.voice.recording import Session
 
-RATE, FRAMES, PRE, POST = 1_600, 32, 480, 320
+RATE, FRAMES, PRE, POST, REACH = 1_600, 32, 480, 320, 3_200
 MAX_MS = 1_000
 CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
 FAILED = CommandResult(results=[], understood=False)
@@ -40,6 +40,7 @@ WORLD: dict[str, Callable[[Rig], None]] = {
 steps = st.lists(
     st.one_of(
         st.sampled_from(["press", "release", *USER]),
+        st.tuples(st.sampled_from(["press", "toggle", "listen"]), st.integers(-100, 5_000)),
         st.integers(1, 30),
         st.sampled_from(["acting", "confirming", "planning", OK, FAILED, CRASH]),
         st.sampled_from(["wav", *WORLD]),
@@ -53,6 +54,8 @@ class Observed:
 
     def __init__(self, *, tap: str) -> None:
         self.floor = 0
+        self.since: int | None = None
+        """From which frame on the next session was asked for."""
         self.expected: dict[str, list[int]] = {}
         """First frame and the frame after the last, by session; the latter is 0 while it is unknown."""
         self.recording: str | None = None
@@ -76,6 +79,8 @@ class Observed:
             if not self.rig.controller._sessions[-1].live:
                 return
             start = max(self.rig.feed.oldest, self.floor, position - PRE)
+            if self.since is not None:
+                start = min(position, max(self.rig.feed.oldest, self.floor, position - REACH, self.since))
             self.expected[session] = [start, 0]
             self.recording = session
         elif session == self.recording:
@@ -110,6 +115,8 @@ class Observed:
             before = self.open_ended()
             getattr(rig.controller, step)()
             self.expect_end(before)
+        elif isinstance(step, tuple):
+            self.from_frame(*step)
         elif step == "wav":
             nursery.start_soon(self.wav)
         elif isinstance(step, str) and step in WORLD:
@@ -119,6 +126,18 @@ class Observed:
         await trio.testing.wait_all_tasks_blocked()
         self.check_now()
         assert not self.broken
+
+    def from_frame(self, how: str, back: int) -> None:
+        """Something opens a session, or not, and says where it begins."""
+        rig, before, opened = self.rig, self.open_ended(), len(self.rig.opened)
+        self.since = max(rig.feed.position - back, 0)
+        within_another = self.since < self.floor
+        getattr(rig.controller, how)(self.since)
+        self.since = None
+        if how == "listen":
+            assert self.open_ended() is before or before is None
+            assert not within_another or len(rig.opened) == opened
+        self.expect_end(before)
 
     async def tick(self) -> None:
         self.rig.feed.advance(FRAMES)

@@ -5,6 +5,7 @@ Rules here: only wiring; audio libraries are loaded by what uses them, when it o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -18,6 +19,7 @@ from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.devices import list_devices
 from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.playback import Playback
 from utter_runner.voice.plugin_keys import PluginKeys
@@ -26,6 +28,7 @@ from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
 from utter_runner.voice.speaker import Speaker
 from utter_runner.voice.speech_output import PlayerOutput
+from utter_runner.voice.vad.silero import SileroActivity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +59,9 @@ class Voice:
         speaker: speaks texts.
         recogniser: speech to text; it must hear what plugins announce as `stt.final`.
         level: measures the microphone.
+        microphone: what keeps it open.
         ring: the microphone's audio.
+        devices: lists what the configuration can name.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -76,7 +81,7 @@ class Voice:
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
-        self._capture = Capture(
+        self._capture = self.microphone = Capture(
             _source(audio),
             mode=audio.capture,
             on_event=self._on_audio,
@@ -85,6 +90,7 @@ class Voice:
             silence_seconds=voice.zeros_ms / 1000,
         )
         self.ring = self._capture.ring
+        self.devices = partial(list_devices, audio)
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )
@@ -93,12 +99,16 @@ class Voice:
         )
         self._announcer = Announcer(self.speaker, voice.speak, emit)
         self.level = LevelMeter(self._capture, on_level)
-        self.recogniser = PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout)
+        self.recogniser = PluginRecogniser(
+            supervisor, hints=hints, language=voice.language, start_timeout=timeout, ring=self.ring
+        )
+        self._activity = SileroActivity(wanted=voice.vad == "auto")
         self.controller = VoiceController(
             feed=self._capture,
             recogniser=self.recogniser,
             commander=commands,
             cues=CuePlayer(self._playback, enabled=audio.cues),
+            activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
             on_transcript=on_transcript,
             settings=VoiceSettings(
@@ -107,6 +117,8 @@ class Voice:
                 tap_ms=voice.tap_ms,
                 tap=voice.tap,
                 max_ms=voice.max_ms,
+                silence_ms=voice.silence_ms,
+                no_speech_ms=voice.no_speech_ms,
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
@@ -152,7 +164,7 @@ class Voice:
         return {
             "hotkeys": self._hotkeys.status() if self._hotkeys else off,
             "audio": self._capture.status,
-            "voice": self.controller.status(),
+            "voice": {**self.controller.status(), "vad": self._activity.status},
         }
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -20,6 +21,30 @@ PhaseCallback = Callable[[Phase], None]
 
 SAMPLE_BYTES = 4
 """Bytes of one frame: one channel of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an utterance.
+
+    Attributes:
+        data: whole frames, f32le mono.
+        start: the frame of the feed's ring at which exactly this lies; None if it was changed or never lay there.
+    """
+
+    data: bytes
+    start: int | None = None
+
+    @property
+    def frames(self) -> int:
+        """How many frames it has."""
+        return len(self.data) // SAMPLE_BYTES
+
+    def cut(self, frames: int) -> tuple[Chunk, Chunk]:
+        """Return its first `frames` frames and the rest."""
+        at = frames * SAMPLE_BYTES
+        rest = None if self.start is None else self.start + frames
+        return Chunk(self.data[:at], self.start), Chunk(self.data[at:], rest)
 
 
 class AudioUnavailable(Exception):
@@ -91,8 +116,8 @@ class AudioFeed(Protocol):
 class RecognitionStream(Protocol):
     """One utterance on its way into the recogniser."""
 
-    def feed(self, data: bytes) -> None:
-        """Hand over the next whole frames (f32le mono). Never blocks; bounded by the caller.
+    def feed(self, chunk: Chunk) -> None:
+        """Hand over the next frames. Never blocks; bounded by the caller.
 
         Raises:
             RpcError: the recogniser is gone.
@@ -121,6 +146,34 @@ class Recogniser(Protocol):
         Raises:
             RpcError: no recogniser is running, or it refused.
         """
+        ...
+
+
+class SpeechDetector(Protocol):
+    """Follows one utterance."""
+
+    @property
+    def window(self) -> int:
+        """How many frames it takes at a time."""
+        ...
+
+    def probability(self, frames: bytes) -> float:
+        """Return the probability, 0 to 1, that the next window is speech. Takes a few milliseconds.
+
+        `frames` are `window` frames of f32le mono at 16 kHz, fewer at the utterance's end; any bit pattern is harmless.
+        """
+        ...
+
+    def close(self) -> None:
+        """The utterance is over. Called once; never raises."""
+        ...
+
+
+class VoiceActivity(Protocol):
+    """Tells speech from everything else."""
+
+    async def open(self) -> SpeechDetector | None:
+        """Begin an utterance. Returns None if there is no voice activity detection; never raises."""
         ...
 
 

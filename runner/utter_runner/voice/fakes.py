@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from utter_protocol.kinds import SpeechFormat
-    from utter_runner.voice.collaborators import CueName, PhaseCallback
+    from utter_runner.voice.collaborators import Chunk, CueName, PhaseCallback
 
 
 def numbered(start: int, count: int) -> bytes:
@@ -52,6 +52,17 @@ class FakeFeed:
     def oldest(self) -> int:
         """The first readable frame of this opening."""
         return max(self._opened_at, self.position - self.capacity)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """As `Capture.status`."""
+        return {
+            "capture": "on-demand",
+            "open": self.holders > 0 and self.fault is None,
+            "device": "the fake microphone",
+            "faults": int(self.fault is not None),
+            "detail": self.fault or "",
+        }
 
     async def acquire(self) -> None:
         """Open the microphone; see `AudioFeed.acquire`."""
@@ -111,6 +122,44 @@ class FakeFeed:
         self._changed = trio.Event()
 
 
+class FakeVoiceActivity:
+    """Knows of each frame of a `FakeFeed` whether it is speech.
+
+    Args:
+        speech: spans of frames, from the first to the one after the last.
+        window: how many frames are looked at together.
+
+    Attributes:
+        installed: without it nothing is detected.
+        error: raised for the next window when set.
+        open_now: how many utterances are followed.
+    """
+
+    def __init__(self, *speech: tuple[int, int], window: int = 512) -> None:
+        self.speech = list(speech)
+        self.window = window
+        self.installed = True
+        self.error: Exception | None = None
+        self.open_now = 0
+
+    async def open(self) -> FakeVoiceActivity | None:
+        """Follow an utterance; see `VoiceActivity.open`."""
+        await trio.lowlevel.checkpoint()
+        self.open_now += self.installed
+        return self if self.installed else None
+
+    def probability(self, frames: bytes) -> float:
+        """Return the share of speech; see `SpeechDetector.probability`."""
+        if self.error is not None:
+            raise self.error
+        numbers = [number - 1 for (number,) in struct.iter_unpack("<I", frames)]
+        return sum(any(first <= number < last for first, last in self.speech) for number in numbers) / len(numbers)
+
+    def close(self) -> None:
+        """Forget the utterance."""
+        self.open_now -= 1
+
+
 class FakeRecogniser:
     """Hears what it was told to hear, in order, and "" after that.
 
@@ -149,20 +198,20 @@ class FakeStream:
 
     def __init__(self, recogniser: FakeRecogniser) -> None:
         self._recogniser = recogniser
-        self.chunks: list[bytes] = []
+        self.chunks: list[Chunk] = []
         self.finished = False
         self.cancelled = False
 
     @property
     def audio(self) -> bytes:
         """All that was fed."""
-        return b"".join(self.chunks)
+        return b"".join(chunk.data for chunk in self.chunks)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, chunk: Chunk) -> None:
         """Take frames."""
         if self.finished or self.cancelled:
             raise AssertionError("audio was fed into an utterance that is over")
-        self.chunks.append(data)
+        self.chunks.append(chunk)
 
     async def finish(self, timeout: float) -> Transcript:
         """Return the next text."""
@@ -222,10 +271,14 @@ class FakeCues:
 
     Args:
         seconds: how long each cue sounds; the others are silent.
+
+    Attributes:
+        inaudible: nothing is heard of them in the microphone; else they drown everything.
     """
 
     def __init__(self, seconds: Mapping[CueName, float] | None = None) -> None:
         self.seconds = dict(seconds or {})
+        self.inaudible = False
         self.played: list[CueName] = []
 
     def play(self, name: CueName) -> float:
@@ -233,10 +286,9 @@ class FakeCues:
         self.played.append(name)
         return self.seconds.get(name, 0.0)
 
-    @staticmethod
-    def silence(data: bytes) -> bytes:
-        """These cues drown everything."""
-        return bytes(len(data))
+    def silence(self, data: bytes) -> bytes:
+        """See `Cues.silence`."""
+        return data if self.inaudible else bytes(len(data))
 
 
 class FakeOutput:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.voice.collaborators import SAMPLE_BYTES
+from utter_runner.voice.collaborators import SAMPLE_BYTES, Chunk
 from utter_runner.voice.machine import State
 
 if TYPE_CHECKING:
@@ -57,11 +57,15 @@ class Session:
         opened_at: when the key went down.
         behind: `done` of every earlier session that still runs; its turn comes when all of them are set.
         live: False for a recording that was handed in whole.
+        screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
+        since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
+        due: when the post-roll is over; infinite while the key is held.
         cursor: the next frame to take from the ring.
+        lead: how many of its frames are from before the key went down.
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
         silence: silences cues, see `Cues.silence`.
         holding: it has the microphone acquired.
@@ -70,6 +74,8 @@ class Session:
         scope: cancels all its work.
         recording: cancels its recording alone.
         waiting: its wait for the next frames.
+        sender, recorded: the two ends of the way that its audio goes first.
+        cleared, audio: those of the way that it goes last, to the recogniser; the same way without a screen.
     """
 
     id: str
@@ -77,12 +83,16 @@ class Session:
     silence: Callable[[bytes], bytes]
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
+    screened: bool = False
+    since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None
     captured_at: float | None = None
     start: int | None = None
     end: int | None = None
+    due: float = math.inf
     cursor: int = 0
+    lead: int = 0
     muted: tuple[int, int] = (0, 0)
     holding: bool = False
     heard: str = ""
@@ -92,11 +102,17 @@ class Session:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     recording: trio.CancelScope = field(default_factory=trio.CancelScope)
     waiting: trio.CancelScope = field(default_factory=trio.CancelScope)
-    sender: trio.MemorySendChannel[bytes] = field(init=False)
-    audio: trio.MemoryReceiveChannel[bytes] = field(init=False)
+    sender: trio.MemorySendChannel[Chunk] = field(init=False)
+    recorded: trio.MemoryReceiveChannel[Chunk] = field(init=False)
+    cleared: trio.MemorySendChannel[Chunk] = field(init=False)
+    audio: trio.MemoryReceiveChannel[Chunk] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sender, self.audio = trio.open_memory_channel(math.inf)
+        self.sender, self.recorded = trio.open_memory_channel(math.inf)
+        if self.screened:
+            self.cleared, self.audio = trio.open_memory_channel(math.inf)
+        else:
+            self.cleared, self.audio = self.sender, self.recorded
 
     @property
     def complete(self) -> bool:
@@ -116,23 +132,30 @@ class Session:
         limit = feed.position if self.end is None else min(feed.position, self.end)
         while self.cursor < limit:
             count = min(limit - self.cursor, MAX_CHUNK_FRAMES)
-            data = feed.read(self.cursor, count)
-            self.sender.send_nowait(self._silenced(data))
+            for chunk in self._silenced(feed.read(self.cursor, count)):
+                self.sender.send_nowait(chunk)
             self.cursor += count
 
     def put(self, pcm: bytes) -> None:
         """Take audio that did not come from the ring."""
         step = MAX_CHUNK_FRAMES * SAMPLE_BYTES
         for at in range(0, len(pcm), step):
-            self.sender.send_nowait(pcm[at : at + step])
+            self.sender.send_nowait(Chunk(pcm[at : at + step]))
 
     def close(self) -> None:
         """No more audio comes."""
         self.sender.close()
 
-    def _silenced(self, data: bytes) -> bytes:
+    def _silenced(self, data: bytes) -> list[Chunk]:
+        """Cut what was read at the cursor so that what is silenced lies in a chunk of its own."""
         first = max(self.muted[0] - self.cursor, 0) * SAMPLE_BYTES
         last = min(max(self.muted[1] - self.cursor, 0) * SAMPLE_BYTES, len(data))
         if first >= last:
-            return data
-        return data[:first] + self.silence(data[first:last]) + data[last:]
+            return [Chunk(data, self.cursor)]
+        loud = data[first:last]
+        quiet = self.silence(loud)
+        if quiet == loud:
+            return [Chunk(data, self.cursor)]
+        before, after = data[:first], data[last:]
+        chunks = (Chunk(before, self.cursor), Chunk(quiet), Chunk(after, self.cursor + last // SAMPLE_BYTES))
+        return [chunk for chunk in chunks if chunk.data]

@@ -26,6 +26,7 @@ from utter_runner.voice.outcome import Outcome
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
+from utter_runner.voice.vad.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         EmitEvent,
         Phase,
         Recogniser,
+        VoiceActivity,
     )
 
 _QUEUE_LIMIT = 2
@@ -67,6 +69,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
@@ -81,6 +84,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        activity: VoiceActivity | None = None,
         emit: EmitEvent,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
@@ -101,6 +105,7 @@ class VoiceController:
         self._running: list[Session] = []
         self._alarm = False
         self._recorder = Recorder(feed, self._settings)
+        self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
@@ -119,18 +124,31 @@ class VoiceController:
         shown = self._recording() or (self._sessions[0] if self._sessions else None)
         return self._answer(shown)
 
-    def press(self) -> dict[str, Any]:
+    def press(self, at: int | None = None) -> dict[str, Any]:
         """The key went down.
+
+        Args:
+            at: the frame before which nothing belongs to the session that this opens; None takes the pre-roll.
 
         Returns:
             `{session, state}` of the session that listens now or that this press ended; `session` is "" when the press
             was refused because one is already queued, or the controller does not run.
         """
-        return self._start(Event.PRESS)
+        return self._start(Event.PRESS, at)
 
-    def toggle(self) -> dict[str, Any]:
-        """Start listening without a key being held, or stop listening. Returns as `press` does."""
-        return self._start(Event.TOGGLE)
+    def toggle(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held, or stop listening. Takes and returns what `press` does."""
+        return self._start(Event.TOGGLE, at)
+
+    def listen(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held; what listens already goes on. Takes and returns what `press` does.
+
+        An `at` in the audio of an earlier session opens nothing: what was heard there was said to that session.
+        """
+        if at is not None and at < self._recorder.floor:
+            log.info("frame %d, from which on to listen, belongs to an earlier session; it was ignored", at)
+            return self._answer(self._recording())
+        return self._start(Event.LISTEN, at)
 
     def release(self) -> dict[str, Any]:
         """The key went up.
@@ -185,7 +203,7 @@ class VoiceController:
 
     # Transitions.
 
-    def _start(self, event: Event) -> dict[str, Any]:
+    def _start(self, event: Event, at: int | None) -> dict[str, Any]:
         front = self._sessions[0] if self._sessions else None
         newest = self._sessions[-1] if self._sessions else None
         target = front if front and front.state is State.CONFIRMING else newest
@@ -201,7 +219,7 @@ class VoiceController:
             # The start cue of the session that takes its place says enough.
             self._apply(target, event, _REPLACED, sound=False)
         if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
-            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target)
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at)
         return self._answer(target)
 
     def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
@@ -237,12 +255,23 @@ class VoiceController:
             else:
                 self._cue("confirm")
 
-    def _open(self, state: State, *, after: Session | None = None, live: bool = True) -> Session:
+    def _open(
+        self, state: State, *, after: Session | None = None, live: bool = True, since: int | None = None
+    ) -> Session:
         nursery = self._nursery
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
-        session = Session(self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live)
+        screened = live and self._screen is not None
+        session = Session(
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
+        )
         self._sessions.append(session)
         self._running.append(session)
         if after is not None and after.holding:
@@ -287,6 +316,8 @@ class VoiceController:
                 async with trio.open_nursery() as nursery:
                     if session.live:
                         nursery.start_soon(self._guarded, self._record, session)
+                    if session.screened and self._screen is not None:
+                        nursery.start_soon(self._screen.run, session, partial(self._apply, session, Event.PAUSE))
                     await self._guarded(self._process, session)
         finally:
             self._finish(session, _STOPPING)

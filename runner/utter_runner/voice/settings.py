@@ -13,6 +13,8 @@ _BOUNDS = {
     "post_roll_ms": (0, 2_000),
     "tap_ms": (0, 1_000),
     "max_ms": (1_000, 60_000),
+    "silence_ms": (300, 10_000),
+    "no_speech_ms": (1_000, 60_000),
     "cue_margin_ms": (0, 500),
     "stt_timeout_ms": (1, 60_000),
 }
@@ -28,6 +30,8 @@ class VoiceSettings:
         tap_ms: a key that is held for less than this is a tap.
         tap: what a tap does: nothing, or keep listening until the next press.
         max_ms: after this long a session ends as if the key had been released.
+        silence_ms: without a held key, so much silence after speech ends a session.
+        no_speech_ms: without a held key, a session in which nobody speaks ends after so long.
         cue_margin_ms: how long after its end a cue may still arrive from the microphone.
         stt_timeout_ms: how long the recogniser may take once it has all audio.
 
@@ -40,6 +44,8 @@ class VoiceSettings:
     tap_ms: int = 150
     tap: Literal["ignore", "toggle"] = "ignore"
     max_ms: int = 60_000
+    silence_ms: int = 1_200
+    no_speech_ms: int = 6_000
     cue_margin_ms: int = 60
     stt_timeout_ms: int = 30_000
 

@@ -18,11 +18,12 @@ from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
-from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.cues import LATENCY, CuePlayer
 from utter_runner.voice.devices import list_devices
 from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.media import PluginMedia
 from utter_runner.voice.playback import Playback
+from utter_runner.voice.players import CHECKING
 from utter_runner.voice.plugin_keys import PluginKeys
 from utter_runner.voice.recogniser import PluginRecogniser
 from utter_runner.voice.session import VoiceController
@@ -110,7 +111,9 @@ class Voice:
             feed=self._capture,
             recogniser=self.recogniser,
             commander=commands,
-            cues=CuePlayer(self._playback, enabled=audio.cues),
+            cues=CuePlayer(
+                self._playback, enabled=audio.cues, latency=LATENCY + (CHECKING if audio.output_device else 0)
+            ),
             activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
             media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,

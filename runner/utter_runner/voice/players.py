@@ -8,7 +8,6 @@ is asked first; the other programs say so themselves. With aplay, the device is 
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -16,11 +15,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
+
 if TYPE_CHECKING:
     from utter_protocol.kinds import SpeechFormat
 
 PROGRAMS = ("pw-play", "paplay", "aplay")
 """In the order in which they are tried."""
+CHECKING = 0.05
+"""Seconds that it takes at most, as a rule, to find out whether a chosen output is there."""
 GRACE = 5.0
 """How many seconds after its end a sound may still be playing."""
 TAIL = 0.05
@@ -35,7 +38,6 @@ _ENCODINGS = {
     "paplay": {"s16le": "s16le", "f32le": "float32le"},
     "aplay": {"s16le": "S16_LE", "f32le": "FLOAT_LE"},
 }
-_PROPERTY = re.compile(r'(object\.serial|node\.name|media\.class) = "([^"]*)"')
 
 
 class Players:
@@ -78,11 +80,14 @@ class Players:
             return "is not installed"
         if program != "pw-play" or not self._device:
             return ""
-        nodes = _nodes(await _output(["pw-cli", "ls", "Node"]))
-        # Without an answer nothing is known, and pw-play itself says what is wrong.
-        if not nodes or any(self._device in {node.get("node.name"), node.get("object.serial")} for node in nodes):
+        try:
+            sinks = (await read_nodes()).sinks
+        except NodesUnknown:
+            # pw-play itself says what is wrong.
             return ""
-        there = sorted(node["node.name"] for node in nodes if "Sink" in node.get("media.class", ""))
+        if any(self._device in {sink.name, sink.serial} for sink in sinks):
+            return ""
+        there = sorted(sink.name for sink in sinks)
         return f'finds no output "{self._device}"; there is {", ".join(there) or "none"} ([audio] output_device)'
 
     def _chosen(self, program: str) -> list[str]:
@@ -113,8 +118,3 @@ async def _output(command: list[str]) -> str:
         done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
         return done.stdout.decode(errors="replace")
     return ""
-
-
-def _nodes(listing: str) -> list[dict[str, str]]:
-    """What `pw-cli ls Node` says of each node: a line that names it, and its properties below."""
-    return [dict(_PROPERTY.findall(node)) for node in re.split(r"^\s*id \d+, ", listing, flags=re.MULTILINE)[1:]]

@@ -35,11 +35,13 @@ MICROPHONE = "vmic"
 MICROPHONE_INPUT = "vmic_in"
 SPEAKER = "speaker"
 
-_PIPEWIRE = f"""
+_MICROPHONE = f"""
 context.modules = [ {{ name = libpipewire-module-loopback args = {{
   node.description = "Virtual Microphone"  audio.position = [ MONO ]
   capture.props  = {{ node.name = "{MICROPHONE_INPUT}" media.class = "Audio/Sink" }}
   playback.props = {{ node.name = "{MICROPHONE}" media.class = "Audio/Source" priority.session = 3000 }} }} }} ]
+"""
+_SPEAKER = f"""
 context.objects = [ {{ factory = adapter args = {{
   factory.name = support.null-audio-sink  node.name = "{SPEAKER}"  node.description = "Virtual Speaker"
   media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000 }} }} ]
@@ -77,16 +79,17 @@ class HeadlessAudio:
 
     Args:
         root: an existing directory, which is filled.
+        microphone: whether there is the virtual microphone.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, microphone: bool = True) -> None:
         self._root = root
         runtime = root / "run"
         self._runtime_elsewhere = len(os.fsencode(runtime)) > _LONGEST_RUNTIME_DIR
         self._runtime = Path(tempfile.mkdtemp(prefix="utter-audio-")) if self._runtime_elsewhere else runtime
         self._runtime.mkdir(mode=0o700, exist_ok=True)
         self._config = root / "config"
-        self._write("pipewire/pipewire.conf.d/10-headless.conf", _PIPEWIRE)
+        self._write("pipewire/pipewire.conf.d/10-headless.conf", _MICROPHONE * microphone + _SPEAKER)
         for path, text in _WIREPLUMBER.items():
             self._write(path, text)
         (root / "state").mkdir(exist_ok=True)
@@ -105,13 +108,16 @@ class HeadlessAudio:
             HeadlessAudioError: a program is missing, ends at once, or is not ready in time.
         """
         deadline = time.monotonic() + _START_SECONDS
-        self._spawn("pipewire")
         socket = self._runtime / "pipewire-0"
+        if "pipewire" not in self._daemons:
+            # One that was killed left it behind.
+            socket.unlink(missing_ok=True)
+        self._spawn("pipewire")
         while not socket.exists():
             self._wait_a_moment(deadline, "PipeWire has made no socket")
         self._spawn("wireplumber")
-        while MICROPHONE.encode() not in self._metadata():
-            self._wait_a_moment(deadline, "WirePlumber has not chosen the virtual microphone as the default source")
+        while b"value:" not in self._metadata():
+            self._wait_a_moment(deadline, "WirePlumber has not chosen a default source")
 
     def kill(self) -> None:
         """Kills both daemons as a crash would, and waits for them."""
@@ -119,8 +125,14 @@ class HeadlessAudio:
             daemon.kill()
         self._reap()
 
+    def kill_session_manager(self) -> None:
+        """Kills WirePlumber alone, which is who connects streams with devices."""
+        daemon = self._daemons.pop("wireplumber")
+        daemon.kill()
+        daemon.wait()
+
     def restart(self) -> None:
-        """Starts them again after `kill`."""
+        """Starts again what was killed."""
         self.start()
 
     def pause(self) -> None:

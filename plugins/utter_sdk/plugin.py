@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from utter_sdk.connection import Connection
+    from utter_sdk.handles import Handles
     from utter_sdk.host import Host
+    from utter_sdk.microphone import Microphone
     from utter_sdk.service import Service
     from utter_sdk.subscriptions import Subscription
 
@@ -112,6 +114,13 @@ class Plugin:
 
             self._host = Host(self._connection)
         return self._host
+
+    @property
+    def handles(self) -> Handles:
+        """Large data, by its content; for handlers with `blocking`, whose thread may wait for the runner."""
+        from utter_sdk.handles import Handles, PluginAsker  # noqa: PLC0415 - only for those who ask
+
+        return Handles(PluginAsker(self.host))
 
     def method(self, name: str, *, blocking: bool | str = False) -> Callable[[F], F]:
         """Serve a request with the decorated function.
@@ -293,6 +302,23 @@ class Plugin:
         """
         connection = self._connection(f"subscribe({method!r})")
         return connection.subscriptions.subscribe(method, params, mode, plugin)
+
+    def microphone(self) -> Microphone:
+        """Open the microphone's audio, as the runner records it; use it in a `with` block.
+
+        The plugin needs the permission `microphone`, and over stdio `host.audio.ringbuffer@1` in the `requires` of its
+        manifest. Call it where one may wait: in handlers and on_start hooks with `blocking=True`, in streams, or on a
+        thread of your own. It may be opened several times.
+
+        Raises:
+            RpcError: -32003, it may not hear the microphone; -32600, too many readers.
+            RingError: what came is no audio ring.
+            RuntimeError: the plugin has not been greeted yet, or this would wait for itself.
+        """
+        from utter_sdk.microphone import open_microphone  # noqa: PLC0415 - few plugins hear
+
+        connection = self._connection("microphone()")
+        return open_microphone(self, connection, None if self.served_by is None else self.served_by.inherited_ring)
 
     def log(self, text: str) -> None:
         """Write a line to stderr, which the runner logs under the plugin's id."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from utter_protocol.framing import FramingError
+from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_sdk.connection import Connection, exit_code
 from utter_sdk.handlers import log_traceback
 from utter_sdk.lanes import Lanes
@@ -21,6 +22,7 @@ from utter_sdk.service import Service
 from utter_sdk.stdio import log, take_over
 
 if TYPE_CHECKING:
+    from utter_sdk.microphone import InheritedRing
     from utter_sdk.plugin import Plugin, Transport
     from utter_sdk.sockets import Endpoint, SocketWire
 
@@ -86,6 +88,7 @@ class Server(Service):
             self._wire.hang_up()
 
     def _run_stdio(self) -> int:
+        self.inherited_ring = _take_ring()
         self.connection = connection = Connection(self, take_over())
         self._take_signals()
         return self._serve(connection)
@@ -152,6 +155,25 @@ class Server(Service):
         while numbers := os.read(wake, 64):
             if ending.intersection(numbers):
                 self.end(0)
+
+
+def _take_ring() -> InheritedRing | None:
+    """Return the audio ring that this process inherited, if it did, and let nothing that it starts inherit it too."""
+    names = [os.environ.pop(name, "") for name in (RING_VARIABLE, WAKE_VARIABLE)]
+    if not all(names):
+        return None
+    from utter_sdk.microphone import InheritedRing  # noqa: PLC0415 - few plugins hear
+    from utter_sdk.wakening import Wakening  # noqa: PLC0415 - as above
+
+    try:
+        ring, wake = map(int, names)
+        for fd in (ring, wake):
+            os.set_inheritable(fd, False)  # noqa: FBT003 - the signature is os's
+    except (ValueError, OSError):
+        raise SystemExit(
+            f"{RING_VARIABLE} and {WAKE_VARIABLE} must be the numbers of open descriptors, not {' and '.join(names)}"
+        ) from None
+    return InheritedRing(ring, Wakening(wake))
 
 
 def _in_terminal_foreground() -> bool:

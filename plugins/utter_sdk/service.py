@@ -18,6 +18,7 @@ from utter_sdk.stdio import log
 if TYPE_CHECKING:
     from utter_sdk.connection import Connection
     from utter_sdk.lanes import Lanes
+    from utter_sdk.microphone import InheritedRing
     from utter_sdk.plugin import Plugin
 
 
@@ -33,6 +34,8 @@ class Service:
         self.methods = {**plugin.methods, "plugin.describe": Handler("plugin.describe", plugin.describe, None)}
         if plugin.ops:
             self.methods["action.capabilities"] = Handler("action.capabilities", plugin.capabilities, None)
+        self.inherited_ring: InheritedRing | None = None
+        """The audio ring, if this process inherited it."""
         self._settings: dict[str, Any] | None = None
 
     def prepare(self) -> None:

@@ -64,7 +64,7 @@ METHODS: dict[str, MethodContract] = {
         _request("router.hints", "router", "router.hints@1", _ANY, methods.HintsResult),
         MethodContract("router.hints_changed", "router", "router.hints@1", "announcement", _ANY, None),
         _request("knowledge.catalog", "knowledge", "knowledge.catalog@1", _ANY, methods.CatalogResult),
-        _request("stt.start", "stt", "stt.transcribe@1", methods.SttStartParams, _ANY),
+        _request("stt.start", "stt", "stt.transcribe@1", methods.SttStartParams, methods.SttStartResult),
         MethodContract("stt.feed", "stt", "stt.transcribe@1", "notification", methods.SttFeedParams, None),
         _request("stt.finish", "stt", "stt.transcribe@1", methods.SttSession, methods.Transcript),
         _request("stt.cancel", "stt", "stt.transcribe@1", methods.SttSession, _ANY),
@@ -72,6 +72,8 @@ METHODS: dict[str, MethodContract] = {
         MethodContract("stt.final", "stt", "stt.final@1", "announcement", kinds.SttResult, None),
         _request("action.capabilities", "action", "action.invoke@1", _ANY, methods.CapabilitiesResult),
         _request("action.invoke", "action", "action.invoke@1", methods.InvokeParams, methods.ActionResult),
+        _request("media.hold", "action", "media.hold@1", kinds.MediaSession, kinds.MediaHeld),
+        _request("media.release", "action", "media.hold@1", kinds.MediaSession, kinds.MediaResumed),
         _request("tts.speak", "tts", "tts.speak@1", methods.SpeakParams, kinds.SpeakResult),
         _request("llm.complete", "llm", "llm.complete@1", kinds.LlmCompleteParams, kinds.LlmCompleteResult),
         _request("llm.choose", "llm", "llm.choose@1", kinds.LlmChooseParams, kinds.LlmChooseResult),
@@ -118,6 +120,9 @@ RESERVED = (
     *sorted({f"{name.partition('.')[0]}." for name in (*METHODS, *STREAMS)} - {"plugin.", "protocol."}),
 )  # fmt: skip
 """Beginnings of method names that are the protocol's; everything else is free for plugins."""
+
+FOR_THE_RUNNER = ("input.", "media.")
+"""Beginnings of names that only the runner itself calls: no client and no plugin gets there through it."""
 
 
 def methods_of(capability: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Typed payloads of the kinds llm, context, perceive, input, tts and ui (PROTOCOL.md, "Methods").
+"""Typed payloads of the kinds llm, context, perceive, input, media, tts and ui (PROTOCOL.md, "Methods").
 
 Rules here: as in `methods`: one Struct per params, result or stream item; unknown fields are ignored on input; every
 default and bound is the one PROTOCOL.md states.
@@ -163,11 +163,36 @@ class InjectParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     keys: list[str] = []
 
 
-class KeyItem(msgspec.Struct, kw_only=True):
-    """An item of the stream `input.keys`: a push-to-talk key of the plugin's own went down or up."""
+class KeyItem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An item of the stream `input.keys`: a push-to-talk key of the plugin's own went down or up.
 
-    key: Literal["push_to_talk", "toggle", "cancel"]
+    `at` is a frame of the audio ring before which nothing belongs to the session that the key opens.
+    """
+
+    key: Literal["push_to_talk", "toggle", "listen", "cancel"]
     pressed: bool
+    at: Annotated[int, Meta(ge=0)] | None = None
+
+
+# ---- media
+
+
+class MediaSession(msgspec.Struct, kw_only=True):
+    """`media.hold` and `media.release`."""
+
+    session: Annotated[str, Meta(min_length=1)]
+
+
+class MediaHeld(msgspec.Struct, kw_only=True):
+    """Answer to `media.hold`: the players that were paused by it, by their names for people."""
+
+    held: list[str]
+
+
+class MediaResumed(msgspec.Struct, kw_only=True):
+    """Answer to `media.release`: the players that play again."""
+
+    resumed: list[str]
 
 
 # ---- tts

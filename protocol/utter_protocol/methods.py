@@ -6,7 +6,7 @@ peer can be understood; every default is the one PROTOCOL.md states.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -160,12 +160,33 @@ class SttStartParams(msgspec.Struct, kw_only=True):
     language: str = "en"
 
 
-class SttFeedParams(msgspec.Struct, kw_only=True):
-    """`stt.feed`, a notification: the next frames. `seq` counts from 0; `data_b64` holds whole frames."""
+class SttStartResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `stt.start`. `ring`: the plugin has the audio ring, and can read there what it is fed."""
+
+    ring: bool = False
+
+
+class RingFrames(msgspec.Struct, kw_only=True):
+    """The frames `[start, start + count)` of the audio ring."""
+
+    start: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    count: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+
+
+class SttFeedParams(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`stt.feed`, a notification: the next frames, in exactly one of two ways.
+
+    `seq` counts from 0. `data_b64` holds whole frames; `frames` says where they lie in the audio ring.
+    """
 
     session: str
     seq: int
-    data_b64: str
+    data_b64: str | None = None
+    frames: RingFrames | None = None
+
+    def __post_init__(self) -> None:
+        if (self.data_b64 is None) == (self.frames is None):
+            raise ValueError("stt.feed has exactly one of data_b64 and frames")
 
 
 class SttSession(msgspec.Struct, kw_only=True):
@@ -290,6 +311,34 @@ class AudioLevel(msgspec.Struct, kw_only=True):
     rms_db: float
     peak_db: float
     clipped: bool
+
+
+class AudioDevice(msgspec.Struct, kw_only=True):
+    """A microphone or an output. `name` is what `[audio] device` or `output_device` takes for it.
+
+    `default`: what is used if the config names none. `chosen`: what the config comes to.
+    """
+
+    name: str
+    description: str = ""
+    default: bool = False
+    chosen: bool = False
+
+
+class AudioDevices(msgspec.Struct, kw_only=True):
+    """Answer to `audio.devices {}`. `source` is that of the config; `detail` says what is missing or to be known."""
+
+    source: str
+    inputs: list[AudioDevice] = []
+    outputs: list[AudioDevice] = []
+    detail: str = ""
+
+
+class AudioOpened(msgspec.Struct, kw_only=True):
+    """Answer to `audio.open {}`. `device` is what a person calls the microphone."""
+
+    device: str
+    open: bool = True
 
 
 class RunnerInvokeParams(msgspec.Struct, kw_only=True):

@@ -185,10 +185,13 @@ def spans(layout: RingLayout, start: int, count: int) -> list[tuple[int, int]]:
         raise ValueError(
             f"start {start} and count {count} are no range; start is at least 0, count 0 to {layout.capacity}"
         )
+    # Every block that is written or read comes by here.
+    size = layout.frame_size
     slot = start % layout.capacity
-    first = min(count, layout.capacity - slot)
-    pieces = [(slot, first), (0, count - first)]
-    return [(HEADER_SIZE + at * layout.frame_size, frames * layout.frame_size) for at, frames in pieces if frames]
+    room = layout.capacity - slot
+    if count <= room:
+        return [(HEADER_SIZE + slot * size, count * size)] if count else []
+    return [(HEADER_SIZE + slot * size, room * size), (HEADER_SIZE, (count - room) * size)]
 
 
 class Fence:
@@ -207,6 +210,78 @@ class Fence:
             pass
         with self._lock:
             pass
+
+
+class RingPen:
+    """A ring as its one writer sees it. One thread at a time may use it.
+
+    Args:
+        memory: all of an empty ring, mapped for writing. `close` closes it; when this raises, it stays the caller's.
+
+    Attributes:
+        layout: rate, channels and capacity.
+        position: frames written since the ring was made.
+        generation: counts the openings of the source.
+
+    Raises:
+        RingError: it is no ring.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        check_byte_order()
+        self.layout = parse_header(memory[:HEADER_SIZE], len(memory))
+        self._frame_size, self._capacity = self.layout.frame_size, self.layout.capacity
+        self.position = 0
+        self.generation = 0
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
+        self._fence = Fence()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append whole frames; return how many. Of more frames than the ring holds, the last ones stay.
+
+        Any object with the buffer protocol is taken.
+
+        Raises:
+            ValueError: not a whole number of frames.
+        """
+        view = memoryview(data).cast("B")
+        size, capacity = self._frame_size, self._capacity
+        frames, rest = divmod(len(view), size)
+        if rest:
+            raise ValueError(f"{len(view)} bytes are not whole frames of {size} bytes")
+        if frames:
+            end = self.position + frames
+            kept = frames
+            if frames > capacity:
+                view, kept = view[(frames - capacity) * size :], capacity
+            self._counters[CLAIMED] = end
+            self._fence()
+            self._copy(view, end - kept, kept)
+            self._fence()
+            self._counters[POSITION] = end
+            self.position = end
+        return frames
+
+    def new_generation(self) -> int:
+        """Say that the source was opened again: what follows is not continuous with what is there."""
+        self.generation += 1
+        self._counters[GENERATION] = self.generation
+        self._fence()
+        return self.generation
+
+    def close(self) -> None:
+        """Unmap. Idempotent."""
+        self._counters.release()
+        self._bytes.release()
+        self._memory.close()
+
+    def _copy(self, view: memoryview, start: int, count: int) -> None:
+        at = 0
+        for offset, length in spans(self.layout, start, count):
+            self._bytes[offset : offset + length] = view[at : at + length]
+            at += length
 
 
 class RingView:

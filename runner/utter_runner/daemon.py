@@ -21,6 +21,7 @@ from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
 from utter_runner import __version__
@@ -44,6 +45,7 @@ from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
+from utter_runner.supervision.launch import Inherited
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
@@ -137,6 +139,7 @@ class Daemon:
             prepare=self._prepare,
             on_change=self._plugin_changed,
             launched=launched,
+            inherit=self._inherit,
         )
         confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
         self._gate = ActionGate(
@@ -198,6 +201,8 @@ class Daemon:
             commands=commands,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
+            microphone=self._voice.microphone,
+            devices=self._voice.devices,
             context=self._context.snapshot,
             streams=self._streams,
             data=self._data,
@@ -347,9 +352,13 @@ class Daemon:
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
 
+    def _inherit(self) -> Inherited:
+        """What a process inherits that hears the microphone. Raises OSError."""
+        ring = self._data.open_ring()
+        return Inherited({RING_VARIABLE: ring.ring, WAKE_VARIABLE: ring.wake}, ring.end)
+
     def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
-        permissions = instance.handshake.permissions if instance.handshake else instance.spec.permissions
-        caller = self._data.plugin(instance.id, may_hear="microphone" in permissions)
+        caller = self._data.plugin(instance.id, may_hear="microphone" in instance.permissions)
         self._data.request(caller, peer, request_id, method, params)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:

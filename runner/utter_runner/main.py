@@ -92,9 +92,12 @@ def _place(config: Config, position: int, key: Sequence[str | int]) -> str:
 
 
 def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
-    """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why."""
+    """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why.
+
+    One that inherits the audio ring starts when there is a ring.
+    """
     for spec in specs:
-        if spec.spawn:
+        if spec.spawn and not spec.inherits_ring:
             with suppress(SpawnError):
                 launched[spec.id] = launch(spec, 1, os.environ)
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 DAEMON = ("-m", "utter_runner")
 HEAD = """
 [audio]
-source = "none"
+{audio}
 cues = false
 [hotkeys]
 enabled = false
@@ -38,6 +38,8 @@ level = "{level}"
 socket_path = "{socket}"
 """
 """How every configuration begins; what follows goes on with keys of `[runner]`."""
+NO_AUDIO = 'source = "none"'
+"""The keys of `[audio]` without a microphone."""
 
 
 def pin() -> bool:
@@ -50,11 +52,11 @@ def pin() -> bool:
 
 
 @contextmanager
-def daemon(directory: Path, rest: str = "") -> Iterator[str]:
-    """Run a daemon with the usual configuration and the rest of it; the path of its socket."""
+def daemon(directory: Path, rest: str = "", audio: str = NO_AUDIO) -> Iterator[str]:
+    """Run a daemon with the usual configuration, the rest of it and keys of `[audio]`; the path of its socket."""
     path = str(directory / "runner.sock")
     config = directory / "runner.toml"
-    config.write_text(HEAD.format(level="error", socket=path) + rest)
+    config.write_text(HEAD.format(level="error", socket=path, audio=audio) + rest)
     with subprocess.Popen([sys.executable, *DAEMON, "--config", str(config)]) as process:
         try:
             yield path
@@ -152,8 +154,8 @@ def p50_and_p99(values: list[float]) -> tuple[float, float]:
     return round(statistics.median(values), 1), round(statistics.quantiles(values, n=100)[98], 1)
 
 
-def arguments(about: str | None, **defaults: tuple[float, str]) -> argparse.Namespace:
-    """The command line: `json`, and numbers with their defaults and what they mean."""
+def arguments(about: str | None, **defaults: tuple[float | str, str]) -> argparse.Namespace:
+    """The command line: `json`, and numbers and names with their defaults and what they mean."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     for name, (default, meaning) in defaults.items():

@@ -5,6 +5,11 @@ transcript are speech that is no command and must lead to no step. Both plugins 
 start them: router.hints goes to stt.start, the audio to stt.feed in pieces of 100 ms, the text to router.plan. A second
 round adds white noise at 15 dB, with a fixed seed.
 
+With --live the recordings come as fast as they were spoken, between quiet as a microphone has it: 300 ms before, and
+after it as long as somebody takes to release the key and what the runner records then. What is measured is the time
+from stt.finish to its answer without and with partials, which must not change what is heard.
+
+    python tests/bench/speech.py [--recordings DIR] --live [--noise] [--json]
     python tests/bench/speech.py [--recordings DIR] [--around SECONDS] [--gain DB] [--trim] [--json]
 
 --around has each recording begin and end with what its microphone hears when nobody speaks, --gain makes all of it
@@ -54,6 +59,13 @@ BLOCK = RATE // 50
 NOISE_DB = 15
 SEED = 15
 LOAD_S = 120.0
+LIVE_PIECE = RATE // 50
+BEFORE_S = 0.3
+RELEASED_S = (0.0, 0.15, 0.3, 0.6)
+"""Seconds from the end of the speech to the key's release."""
+POST_ROLL_S = 0.2
+ROOM = 3e-4
+"""The room's noise, -70 dB of full scale."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +196,64 @@ class Bench:
         return answer["text"], began
 
 
+def live(folder: Path, *, noise: bool) -> dict[str, Any]:
+    """The figures of recordings that come as fast as they were spoken."""
+    recordings = read_recordings(folder)
+    hints = [item.transcript for item in recordings if item.transcript]
+    with ExitStack() as stack:
+        processes = {
+            partials: stack.enter_context(PluginProcess(_argv("whisper"), settings={"partials": partials}))
+            for partials in (False, True)
+        }
+        for process in processes.values():
+            _say(process, hints, np.zeros(LIVE_PIECE, dtype=np.float32))
+        rows: dict[float, list[tuple[float, float, bool, int]]] = {released: [] for released in RELEASED_S}
+        for number, item in enumerate(recordings):
+            released = RELEASED_S[number % len(RELEASED_S)]
+            random = np.random.default_rng(SEED)
+            said = read_wav(item.path)
+            quiet = [ROOM * random.standard_normal(round(s * RATE)) for s in (BEFORE_S, released + POST_ROLL_S)]
+            samples = np.concatenate((quiet[0], said, quiet[1])).astype(np.float32)
+            samples = with_noise(samples, random) if noise else samples
+            (heard, alone, _), (again, along, told) = (_say(processes[on], hints, samples) for on in (False, True))
+            rows[released].append((alone, along, heard == again, told))
+    figures: dict[str, Any] = {}
+    for released, row in rows.items():
+        alone, along = (statistics.median(column) * 1000 for column in list(zip(*row, strict=True))[:2])
+        later = max((one[1] - one[0]) * 1000 for one in row)
+        figures[f"released_{released:g}_s"] = {
+            "without_ms": round(alone),
+            "with_ms": round(along),
+            "most_later_ms": round(later),
+            "same": sum(one[2] for one in row),
+            "of": len(row),
+            "partials": sum(one[3] for one in row),
+        }
+    return figures
+
+
+def _say(process: PluginProcess, hints: list[str], samples: NDArray[np.float32]) -> tuple[str, float, int]:
+    """What was heard, the seconds from stt.finish to its answer, and how many partial texts came."""
+    process.call("stt.start", {"session": "live", "hints": hints}, timeout=LOAD_S)
+    began = time.perf_counter()
+    for seq, start in enumerate(range(0, len(samples), LIVE_PIECE)):
+        piece = samples[start : start + LIVE_PIECE]
+        # A microphone has a piece when its time is over.
+        time.sleep(max(0.0, began + (start + len(piece)) / RATE - time.perf_counter()))
+        data = base64.b64encode(piece.astype("<f4").tobytes()).decode()
+        process.notify("stt.feed", {"session": "live", "seq": seq, "data_b64": data})
+    ended = time.perf_counter()
+    answer = process.call("stt.finish", {"session": "live"}, timeout=LOAD_S)
+    seconds = time.perf_counter() - ended
+    told = 0
+    while True:
+        try:
+            process.notification("stt.partial", timeout=0)
+        except TimeoutError:
+            return answer["text"], seconds, told
+        told += 1
+
+
 def _argv(plugin: str) -> list[str]:
     return [sys.executable, "-m", f"utter_plugins.{plugin}"]
 
@@ -247,11 +317,17 @@ def _share(part: int, whole: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR")
+    parser.add_argument("--live", action="store_true", help="measure recordings that come as fast as they were spoken")
+    parser.add_argument("--noise", action="store_true", help=f"with --live: add noise at {NOISE_DB} dB")
     parser.add_argument("--around", type=float, default=0.0, metavar="SECONDS", help="silence around each recording")
     parser.add_argument("--gain", type=float, default=0.0, metavar="DB", help="louder or quieter")
     parser.add_argument("--trim", action="store_true", help="feed what voice activity detection lets through")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
+    if options.live:
+        figures = live(options.recordings, noise=options.noise)
+        print(json.dumps(figures) if options.json else "\n".join(f"{name}: {row}" for name, row in figures.items()))
+        return
     figures, clean, noisy = measure(options.recordings, around=options.around, gain=options.gain, trim=options.trim)
     if options.json:
         print(json.dumps(figures))

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import DAEMON, HEAD, arguments, show
+from common import DAEMON, HEAD, NO_AUDIO, arguments, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def runner(directory: Path, plugin: Path, count: int) -> Iterator[tuple[subproce
     """A running daemon, and the milliseconds from exec to ready."""
     config = directory / "runner.toml"
     entries = [ENTRY.format(name=name, python=sys.executable, plugin=plugin) for name in names(count)]
-    config.write_text(HEAD.format(level="info", socket=directory / "runner.sock") + "".join(entries))
+    config.write_text(HEAD.format(level="info", socket=directory / "runner.sock", audio=NO_AUDIO) + "".join(entries))
     start = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *DAEMON, "--config", str(config)],

@@ -270,7 +270,9 @@ async def test_a_plugin_that_is_not_there_or_not_running_is_named(tmp_path: Path
         )
 
 
-@pytest.mark.parametrize("method", ["protocol.hello", "protocol.", "input.type", "input.keys", "$/cancel", "$/x"])
+@pytest.mark.parametrize(
+    "method", ["protocol.hello", "protocol.", "input.type", "input.keys", "media.hold", "$/cancel", "$/x"]
+)
 async def test_methods_that_nobody_may_call(tmp_path: Path, method: str) -> None:
     async with house(tmp_path) as made:
         client = await made.client()

@@ -146,7 +146,7 @@ def test_a_read_in_the_middle_of_a_write_gives_right_frames_or_an_overrun(
     writer: RingWriter, reader: RingReader, monkeypatch: pytest.MonkeyPatch, start: int, half: str
 ) -> None:
     writer.write(numbers(0, 24))
-    copy = writer._copy
+    copy = writer._pen._copy
     seen: list[bytes | int] = []
 
     def observed(view: memoryview, at: int, count: int) -> None:
@@ -156,7 +156,7 @@ def test_a_read_in_the_middle_of_a_write_gives_right_frames_or_an_overrun(
         if half == "before the copy":
             copy(view, at, count)
 
-    monkeypatch.setattr(writer, "_copy", observed)
+    monkeypatch.setattr(writer._pen, "_copy", observed)
     writer.write(numbers(24, 5))
     oldest = 24 + 5 - CAPACITY
     assert seen == [oldest if oldest > start else numbers(start, 24 - start)]

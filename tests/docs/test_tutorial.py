@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.audio import write_wav
 from support.daemon import Daemon, environment
 from support.docs import ROOT, Block, blocks, write_files
 from support.terminal import UTTER, Terminal
@@ -105,6 +106,21 @@ def test_the_readers_tests_pass(directory: Path) -> None:
     done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{PAGE.count('def test_')} passed" in done.stdout
+
+
+def test_the_ear_hears(directory: Path) -> None:
+    # A minute of which any quarter of a second is as loud.
+    write_wav(directory / "loud.wav", ([0.0] * 2000 + [0.5, -0.75] * 1000) * 240)
+    config = (
+        f'[audio]\nsource = "wav"\nwav_path = "{directory}/loud.wav"\ncapture = "always"\ncues = false\n'
+        f'[hotkeys]\nenabled = false\n[[plugin]]\nid = "ear"\nmanifest = "{directory}/ear/utter-plugin.toml"\n'
+    )
+    with (
+        Daemon(directory, config, quiet=False) as daemon,
+        daemon.client() as client,
+        client.subscribe("ear.peak") as peaks,
+    ):
+        assert peaks.get(60)["peak"] == pytest.approx(0.75, abs=1e-4)
 
 
 def test_the_lamp_in_the_runner(directory: Path) -> None:

@@ -70,7 +70,6 @@ import os
 from typing import Any
 from msgspec import Struct
 from utter_sdk import Plugin, RpcError
-from utter_sdk.handles import sealed_memfd
 from utter_sdk.ring import RingReader
 
 class Sum(Struct):
@@ -122,15 +121,18 @@ def ring() -> Any:
         os.read(received.fds[1], 65536)
         return {"rate": received.result["rate"], "layout": ring.layout.rate, "written": ring.position > 0}
 
-@plugin.method("hand_in", blocking=True)
-def hand_in() -> Any:
-    fd = sealed_memfd(b"x" * 200_000)
+@plugin.method("keep", blocking=True)
+def keep(params: dict) -> Any:
+    content = bytes(range(256)) * (params["size"] // 256)
+    made = plugin.handles.create(content)
+    plugin.handles.retain(made.handle)
+    same = plugin.handles.read(made.handle) == content
+    for _ in range(2):
+        plugin.handles.release(made.handle)
     try:
-        made = plugin.host.call("handle.create", {"fd": True}, fds=[fd]).result()
-    finally:
-        os.close(fd)
-    with plugin.host.fd_pass("handle", {"handle": made["handle"]}).result() as received:
-        return {"size": made["size"], "read": len(os.pread(received.fd, 300_000, 0))}
+        plugin.handles.stat(made.handle)
+    except RpcError as error:
+        return {"size": made.size, "same": same, "gone": error.data["field"]}
 
 plugin.run()
 """
@@ -188,7 +190,18 @@ def test_descriptors_come_and_go(tmp_path: Path, transport: str) -> None:
     audio = f'[audio]\nsource = "wav"\nwav_path = "{tmp_path}/speech.wav"\ncues = false\n[hotkeys]\nenabled = false\n'
     with Daemon(tmp_path, audio + config, quiet=False) as daemon, daemon.client() as client:
         assert invoke(client, "asker", "ring") == {"rate": 16_000, "layout": 16_000, "written": True}
-        assert invoke(client, "asker", "hand_in") == {"size": 200_000, "read": 200_000}
+        for size in (256, 65_536, 262_144):
+            assert invoke(client, "asker", "keep", size=size) == {"size": size, "same": True, "gone": "handle"}
+
+
+def test_over_stdio_a_plugin_keeps_what_travels_inline_and_is_told_of_the_rest(tmp_path: Path) -> None:
+    config = plugin(tmp_path, COUNTER, "counter", "stdio") + plugin(tmp_path, ASKER, "asker", "stdio")
+    with Daemon(tmp_path, config) as daemon, daemon.client() as client:
+        assert invoke(client, "asker", "keep", size=65_536) == {"size": 65_536, "same": True, "gone": "handle"}
+        with pytest.raises(RpcError) as caught:
+            invoke(client, "asker", "keep", size=131_072)
+        assert caught.value.code == ErrorCode.NOT_PERMITTED
+        assert caught.value.data == {"method": "handle.create", "transport": "stdio"}
 
 
 @pytest.mark.parametrize("transport", ["connect", "listen"])

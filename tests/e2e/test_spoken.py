@@ -235,6 +235,35 @@ def client_in_background(daemon: Daemon, wav: str) -> Any:
 
 @pytest.mark.pipewire
 @pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+def test_what_was_said_so_far_is_seen_while_the_key_is_held(tmp_path: Path) -> None:
+    with pipewire_bed(tmp_path) as bed:
+        env = {**environment(tmp_path), **bed.environment}
+        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source="sounddevice", capture="always"), env=env, quiet=False)
+        daemon.socket = Path(bed.environment["XDG_RUNTIME_DIR"]) / "utter" / "runner.sock"
+        with daemon, daemon.client() as client:
+            wait_for_model(client)
+            with client.subscribe("runner.events") as events, client.subscribe("stt.partial") as partials:
+                next(events)
+                session = client.call("ptt.press", {}, timeout=10)["session"]
+                assert bed.play(NEXT).wait(timeout=60) == 0
+                # The key is held until something was understood.
+                partial = partials.get(60)
+                client.call("ptt.release", {}, timeout=10)
+                seen = []
+                while not seen or seen[-1]["event"] != "report":
+                    seen.append(events.get(60))
+            assert partial["session"] == session
+            told = [event["text"] for event in seen if event["event"] == "partial"]
+            assert told[0] == partial["text"]
+            states = [event["event"] for event in seen if event["event"] in {"partial", "heard"}]
+            assert states == [*["partial"] * len(told), "heard"]
+            report = seen[-1]["report"]
+            assert (report["session"], report["outcome"]) == (session, "done")
+            assert "next" in report["heard"].lower()
+
+
+@pytest.mark.pipewire
+@pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 def test_a_sound_server_that_dies_costs_one_command(tmp_path: Path) -> None:
     with pipewire_bed(tmp_path) as bed:
         runtime = Path(bed.environment["XDG_RUNTIME_DIR"])

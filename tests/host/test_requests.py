@@ -85,6 +85,7 @@ async def test_what_a_plugin_does_not_require_it_does_not_reach() -> None:
         ("action.invoke", ErrorCode.NOT_PERMITTED),
         ("action.capabilities", ErrorCode.NOT_PERMITTED),
         ("input.inject", ErrorCode.NOT_PERMITTED),
+        ("media.hold", ErrorCode.NOT_PERMITTED),
     ],
 )
 async def test_a_capability_has_its_own_methods_and_no_others(method: str, code: int) -> None:

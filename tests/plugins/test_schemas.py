@@ -13,6 +13,7 @@ from utter_plugins.commands.teaching import Settings as CommandsSettings
 from utter_plugins.desktop.ops import Settings as DesktopSettings
 from utter_plugins.espeak.service import Settings as EspeakSettings
 from utter_plugins.llm.settings import Settings as LlmSettings
+from utter_plugins.wake.plugin import Settings as WakeSettings
 from utter_plugins.whisper.plugin import Settings as WhisperSettings
 from utter_protocol.manifest import load_manifest
 from utter_protocol.settings import wrong_settings
@@ -22,6 +23,7 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
     "desktop": DesktopSettings,
     "espeak": EspeakSettings,
     "llm": LlmSettings,
+    "wake": WakeSettings,
     "whisper": WhisperSettings,
 }
 GOOD: list[tuple[str, dict[str, Any]]] = [
@@ -37,6 +39,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("espeak", {"output": "play"}),
     ("llm", {"base_url": "https://llm.example/v1", "model": "qwen", "timeout_s": 0.5, "request": {"top_k": 1}}),
     ("llm", {"api_key_env": "LLM_KEY"}),
+    ("wake", {"words": ["alexa", "~/models/computer.json"], "cutoff": 0.5, "refractory_ms": 60_000}),
     ("whisper", {"model": "~/models/small.en", "threads": 4}),
 ]
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -65,6 +68,14 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("llm", {"timeout_s": 61}),
     ("llm", {"temperature": 2.1}),
     ("llm", {"max_tokens": 0}),
+    ("wake", {"words": "alexa"}),
+    ("wake", {"words": []}),
+    ("wake", {"words": [""]}),
+    ("wake", {"words": ["alexa"] * 9}),
+    ("wake", {"cutoff": 0.49}),
+    ("wake", {"cutoff": 1}),
+    ("wake", {"refractory_ms": 999}),
+    ("wake", {"refractory_ms": 60_001}),
     ("whisper", {"model": 3}),
     ("whisper", {"threads": 0}),
 ]

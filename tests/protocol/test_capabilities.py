@@ -123,8 +123,8 @@ def test_every_entry_says_what_it_is() -> None:
         "action.invoke@1",
         "action.open_url@1", "action.ensure_url@1", "action.launch_app@1", "action.media@1", "action.volume@1",
         "action.terminal@1", "action.input@1", "action.niri@1", "tts.speak@1", "llm.complete@1", "llm.choose@1",
-        "context.snapshot@1", "context.live@1", "perception.screenshot@1", "perception.browser.tabs@1", "input.ptt@1",
-        "ui.render@1", "audio.pcm_f32le@1", "host.audio.ringbuffer@1", "host.fd.pass@1", "fs.tmp@1",
+        "media.hold@1", "context.snapshot@1", "context.live@1", "perception.screenshot@1", "perception.browser.tabs@1",
+        "input.ptt@1", "ui.render@1", "audio.pcm_f32le@1", "host.audio.ringbuffer@1", "host.fd.pass@1", "fs.tmp@1",
         "experimental/fake_rs@1", "experimental/Anything@77",
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from base64 import b64decode
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,10 @@ def test_closing_leaves_none(runner: Runner) -> None:
     client.close()
 
 
-def test_large_data_is_handed_in_and_stays_the_callers(runner: Runner) -> None:
+@pytest.mark.parametrize("view", [bytes, bytearray, lambda data: memoryview(data).cast("f", [5_000, 5])])
+def test_large_data_is_handed_in_and_stays_the_callers(
+    view: Callable[[bytes], bytes | bytearray | memoryview], runner: Runner
+) -> None:
     data = os.urandom(100_000)
 
     def script(runner: Runner) -> None:
@@ -158,7 +162,20 @@ def test_large_data_is_handed_in_and_stays_the_callers(runner: Runner) -> None:
 
     runner.serve(script)
     with Client.connect(runner.path) as client:
-        assert client.handles.create(data).size == len(data)
+        assert client.handles.create(view(data)).size == len(data)
+
+
+def test_small_data_travels_in_the_message_whatever_its_shape(runner: Runner) -> None:
+    data = bytes(range(120))
+
+    def script(runner: Runner) -> None:
+        request = runner.expect("handle.create")
+        assert b64decode(request["params"]["data_b64"]) == data
+        runner.send(id=request["id"], result={"handle": "handle://x", "sha256": "x", "size": len(data)})
+
+    runner.serve(script)
+    with Client.connect(runner.path) as client:
+        assert client.handles.create(memoryview(data).cast("f", [10, 3])).size == len(data)
 
 
 def test_a_malformed_answer_is_no_handle(runner: Runner) -> None:

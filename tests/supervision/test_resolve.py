@@ -410,3 +410,31 @@ def test_what_is_allowed_but_unwise_is_a_warning(runtime: dict[str, str]) -> Non
     assert "Every program of this user may attach" in warnings(spawn=False)
     assert "allow_binaries has no effect" in warnings(entrypoint=["x"], allow_binaries=["/bin/x"])
     assert warnings(entrypoint=["x"]) == ""
+
+
+# ---- the audio ring
+
+
+def test_the_ring_is_inherited_by_who_says_beforehand_that_it_needs_it_and_may_have_it(tmp_path: Path) -> None:
+    ring, other = "host.audio.ringbuffer@1", "host.audio.ringbuffer@2"
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+    def resolved(**fields: Any) -> tuple[bool, str]:
+        spec = resolve(entry(**{"entrypoint": ["x"], "cwd": "/", **fields}), [], environ=runtime)
+        return spec.inherits_ring, " ".join(spec.warnings)
+
+    assert resolved(requires=[ring], permissions=["microphone"]) == (True, "")
+    assert resolved(requires=[other], permissions=["microphone"]) == (False, "")
+    assert resolved(permissions=["microphone"]) == (False, "")
+    inherits, why = resolved(requires=[ring], permissions=["screen"])
+    assert not inherits
+    assert 'lacks the permission "microphone"' in why
+    inherits, why = resolved(requires=[ring], permissions=["microphone"], runtime="wasm")
+    assert not inherits
+    assert "a module" in why
+    # Over a socket it asks, and is answered.
+    assert resolved(requires=[ring], transport="connect") == (False, "")
+    # The manifest's and the config's lists are one.
+    directory = package(tmp_path / "timer", requires=f'["{ring}"]')
+    spec = resolve(entry(manifest=str(directory), permissions=["microphone"]), [])
+    assert spec.inherits_ring

@@ -15,7 +15,7 @@ from utter_protocol.capabilities import load_registry
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
-from utter_protocol.methods import SessionReport
+from utter_protocol.methods import AudioDevice, AudioDevices, SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
@@ -30,6 +30,7 @@ from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
+from utter_runner.voice.fakes import FakeFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -224,6 +225,8 @@ class House(Desk):
         self.streams = Subscriptions(self.hub, self.relay, load_registry())
         self.streams.offer(self.bus.method, self.bus)
         self.voice = FakeVoice()
+        self.microphone = FakeFeed(opening_s=0.5)
+        self.devices = AudioDevices(source="pw-record", inputs=[AudioDevice(name="vmic", chosen=True)])
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
         self.handles = directory / "handles"
@@ -244,6 +247,8 @@ class House(Desk):
             commands=self.commands,
             voice=self.voice,
             speaker=self.voice,
+            microphone=self.microphone,
+            devices=self.list_devices,
             context=ContextCache(self.supervisor).snapshot,
             streams=self.streams,
             data=self.data,
@@ -271,6 +276,10 @@ class House(Desk):
 
     def status(self) -> dict[str, Any]:
         return {"state": "ready", "plugins": [{"id": one.id} for one in self.supervisor.instances]}
+
+    async def list_devices(self) -> AudioDevices:
+        await trio.lowlevel.checkpoint()
+        return self.devices
 
     def wav_to_pcm(self, wav: bytes) -> bytes:
         self.wavs.append(wav)

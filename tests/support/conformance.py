@@ -25,7 +25,8 @@ def argv(*defects: str, transport: str = "stdio") -> tuple[str, ...]:
 
 def check(*defects: str, transport: Any = "stdio", only: tuple[str, ...] = (), **limits: float) -> Report:
     """Run the kit against the plugin of every kind with some defects."""
-    subject = Subject(argv=argv(*defects, transport=transport), transport=transport)
+    argument = argv(*defects, transport=transport)
+    subject = Subject(argv=argument, transport=transport, inherits_ring=transport == "stdio")
     return check_plugin(subject, Limits(**{**PATIENT, **limits}), only=only)
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from jeepney import Message
 
+_MPRIS = "org.mpris.MediaPlayer2."
+_PLAYER = "org.mpris.MediaPlayer2.Player"
 _OPEN_POLICY = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -123,6 +125,80 @@ class Service:
             self._connection.send(new_method_return(message, *answer))
 
 
+class MediaPlayer(Service):
+    """A media player that does what it is told and says so.
+
+    Args:
+        address: the bus.
+        name: the part behind the MPRIS prefix.
+        status: its PlaybackStatus.
+        identity: its Identity; None: the name.
+        can: properties such as {"CanPause": False}.
+        silent: it never answers.
+        deaf: it takes `Pause` and goes on playing until `obey`, as players do that pause in their own time.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        status: str = "Playing",
+        *,
+        identity: str | None = None,
+        can: Mapping[str, bool] | None = None,
+        silent: bool = False,
+        deaf: bool = False,
+    ) -> None:
+        self.status = status
+        self.commands: list[str] = []
+        self.silent = silent
+        self._identity = identity or name
+        self._can = dict(can or {})
+        self._deaf = deaf
+        self._changed = threading.Condition()
+        super().__init__(address, _MPRIS + name, self._do)
+
+    def press(self, *statuses: str) -> None:
+        """Somebody uses the player's own buttons: it gets these PlaybackStatus, one after the other."""
+        for status in statuses:
+            self._become(status)
+
+    def obey(self) -> None:
+        """A deaf player does at last what it was told."""
+        self._deaf = False
+        self._become("Paused")
+
+    def wait(self, status: str, timeout: float = 30.0) -> None:
+        """Return when it has a PlaybackStatus."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.status == status, timeout):
+                raise AssertionError(f"{self.name} is {self.status} and was told {self.commands}")
+
+    def _do(self, _interface: str, member: str, body: tuple[Any, ...]) -> tuple[str, Any] | str | None:
+        if self.silent:
+            return None
+        if member == "GetAll":
+            flags = {key: ("b", value) for key, value in self._can.items()}
+            state = {"PlaybackStatus": ("s", self.status), **flags}
+            return "a{sv}", (state if body[0] == _PLAYER else {"Identity": ("s", self._identity)},)
+        self.commands.append(member)
+        if member == "PlayPause":
+            member = "Pause" if self.status == "Playing" else "Play"
+        target = {"Play": "Playing", "Pause": "Paused", "Stop": "Stopped"}.get(member)
+        if target and not (self._deaf and target == "Paused") and not (target == "Paused" and self.status == "Stopped"):
+            self._become(target)
+        return "", ()
+
+    def _become(self, status: str) -> None:
+        with self._changed:
+            if self.status == status:
+                return
+            self.status = status
+            self._changed.notify_all()
+        body = (_PLAYER, {"PlaybackStatus": ("s", status)}, [])
+        self.emit("/org/mpris/MediaPlayer2", "org.freedesktop.DBus.Properties", "PropertiesChanged", "sa{sv}as", body)
+
+
 def mpris_player(
     address: str,
     name: str,
@@ -155,4 +231,4 @@ def mpris_player(
             return "org.freedesktop.DBus.Error.UnknownInterface"
         return "a{sv}", ({"Identity": ("s", identity)},)
 
-    return Service(address, f"org.mpris.MediaPlayer2.{name}", answer)
+    return Service(address, _MPRIS + name, answer)

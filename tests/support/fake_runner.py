@@ -6,6 +6,7 @@ Rules here: each connection has one thread; what a test scripted is all that is 
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -89,7 +90,8 @@ class Connection:
                 body["data"] = error.data
             self._send({"id": message["id"], "error": body})
             return
-        self._send({"id": message["id"], "result": result})
+        fds = self._runner.descriptors.get(method, list)()
+        self._send({"id": message["id"], "result": result}, fds)
         if method == "stream.subscribe":
             for event in self._runner.events:
                 self.emit(event)
@@ -123,8 +125,14 @@ class Connection:
         assert isinstance(message, dict)
         return message
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._sock.sendall(encode_frame(msgspec.json.encode({"jsonrpc": "2.0", **message})))
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        frame = encode_frame(msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        if fds:
+            sent = socket.send_fds(self._sock, [frame], fds)
+            frame = frame[sent:]
+            for fd in fds:
+                os.close(fd)
+        self._sock.sendall(frame)
 
 
 class FakeRunner:
@@ -133,6 +141,7 @@ class FakeRunner:
     Attributes:
         path: of the socket.
         answers: what to answer, by method: a result, an RpcError, or a function of the connection and the params.
+        descriptors: by method, what makes the descriptors that ride on its answer, and are closed then.
         events: what the `runner.events` stream carries right after a subscription.
         calls: (method, params) of everything that arrived, in order.
         connections: of all clients so far.
@@ -142,6 +151,7 @@ class FakeRunner:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.answers: dict[str, Answer] = {}
+        self.descriptors: dict[str, Callable[[], list[int]]] = {}
         self.events: list[dict[str, Any]] = []
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.token: str | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from utter_runner.voice.recording import Session
 
 SHORT, LONG = 0.1, 0.5
-BY_USER = {Event.PRESS, Event.RELEASE, Event.TAP, Event.LATCH, Event.TOGGLE, Event.CANCEL}
+BY_USER = {Event.PRESS, Event.RELEASE, Event.TAP, Event.LATCH, Event.TOGGLE, Event.LISTEN, Event.CANCEL}
 
 
 def test_the_table_knows_every_event_in_every_state() -> None:
@@ -50,6 +50,13 @@ def test_nothing_queues_behind_a_confirmation() -> None:
         for (state, _), row in TRANSITIONS.items()
         if state is State.CONFIRMING
     )
+
+
+def test_a_word_that_may_be_misheard_ends_nothing() -> None:
+    for state in State:
+        row = TRANSITIONS[state, Event.LISTEN]
+        assert row.target is (State.LATCHED if state is State.IDLE else state)
+        assert row.effect in {Effect.NONE, Effect.OPEN, Effect.QUEUE}, state
 
 
 def test_what_uses_the_microphone_is_published_as_listening() -> None:
@@ -101,6 +108,8 @@ def by_user(rig: Rig, event: Event) -> None:
         controller.press()
     elif event is Event.TOGGLE:
         controller.toggle()
+    elif event is Event.LISTEN:
+        controller.listen()
     elif event is Event.CANCEL:
         assert controller.cancel() == bool(rig.opened)
     else:

@@ -17,14 +17,17 @@ class Controller:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def press(self) -> None:
-        self.done.append("press")
+    def press(self, at: int | None = None) -> None:
+        self.done.append("press" if at is None else f"press from {at}")
 
     def release(self) -> None:
         self.done.append("release")
 
-    def toggle(self) -> None:
-        self.done.append("toggle")
+    def toggle(self, at: int | None = None) -> None:
+        self.done.append("toggle" if at is None else f"toggle from {at}")
+
+    def listen(self, at: int | None = None) -> None:
+        self.done.append("listen" if at is None else f"listen from {at}")
 
     def cancel(self) -> None:
         self.done.append("cancel")
@@ -51,9 +54,9 @@ class Bed:
 
     def stop(self) -> None: ...
 
-    def key(self, key: str, pressed: str) -> None:
+    def key(self, key: str, pressed: str, more: str = "") -> None:
         self.seq += 1
-        self.on_item(self.seq, Raw(f'{{"key":"{key}","pressed":{pressed}}}'.encode()))
+        self.on_item(self.seq, Raw(f'{{"key":"{key}","pressed":{pressed}{more}}}'.encode()))
 
 
 def keyboard() -> FakeInstance:
@@ -79,11 +82,32 @@ def test_each_key_does_what_it_is_for_and_repeats_do_nothing() -> None:
         ("push_to_talk", "false"),
         ("toggle", "true"),
         ("toggle", "false"),
+        ("listen", "true"),
+        ("listen", "false"),
         ("cancel", "true"),
+        ("cancel", "false"),
     ]:
         bed.key(key, pressed)
-    assert bed.controller.done == ["press", "release", "toggle", "cancel"]
-    assert bed.acks == list(range(8))
+    assert bed.controller.done == ["press", "release", "toggle", "listen", "cancel"]
+    assert bed.acks == list(range(11))
+
+
+@pytest.mark.parametrize(("key", "does"), [("push_to_talk", "press"), ("toggle", "toggle"), ("listen", "listen")])
+def test_a_key_says_where_its_session_begins(key: str, does: str) -> None:
+    bed = Bed()
+    bed.keys.admitted(keyboard())
+    bed.key(key, "true", ',"at":16000')
+    assert bed.controller.done == [f"{does} from 16000"]
+
+
+@pytest.mark.parametrize("at", ["-1", "1.5", '"now"', "1e400"])
+def test_a_beginning_that_is_no_frame_is_no_key(at: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    bed = Bed()
+    bed.keys.admitted(keyboard())
+    bed.key("listen", "true", f',"at":{at}')
+    assert (bed.controller.done, bed.acks) == ([], [0])
+    assert "keys sent in input.keys what is no key" in caplog.text
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import trio
 from msgspec import Raw
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.dataplane.ring import RingWriter
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 from utter_runner.voice.collaborators import Chunk
 from utter_runner.voice.recogniser import FINAL, STT, PluginRecogniser
 
 FRAMES = b"\x00\x00\x80\x3f" * 100
+PluginMaker = Callable[..., tuple[FakeInstance, PluginRecogniser]]
 
 
 class Wire:
@@ -31,22 +34,35 @@ class Wire:
         return self.accepts
 
 
-def plugin(
-    answers: dict[str, Any] | None = None, provides: tuple[str, ...] = (STT,)
-) -> tuple[FakeInstance, PluginRecogniser]:
-    instance = FakeInstance("ear", answers, provides=provides)
-    instance.peer = Wire()
-    recogniser = PluginRecogniser(
-        FakeSupervisor(instance), hints=lambda: ["lights on"], language="en", start_timeout=5.0
-    )
-    return instance, recogniser
+@pytest.fixture
+def ring() -> Iterator[RingWriter]:
+    ring = RingWriter.create(seconds=1.0)
+    yield ring
+    ring.close()
+
+
+@pytest.fixture
+def plugin(ring: RingWriter) -> PluginMaker:
+    """Makes a plugin that answers as it is told, and the recogniser that asks it."""
+
+    def make(
+        answers: dict[str, Any] | None = None, provides: tuple[str, ...] = (STT,), permissions: tuple[str, ...] = ()
+    ) -> tuple[FakeInstance, PluginRecogniser]:
+        instance = FakeInstance("ear", answers, provides=provides, permissions=permissions)
+        instance.peer = Wire()
+        supervisor = FakeSupervisor(instance)
+        return instance, PluginRecogniser(
+            supervisor, hints=lambda: ["lights on"], language="en", start_timeout=5.0, ring=ring
+        )
+
+    return make
 
 
 def methods(instance: FakeInstance) -> list[str]:
     return [request.method for request in instance.received]
 
 
-async def test_an_utterance_is_started_fed_and_finished() -> None:
+async def test_an_utterance_is_started_fed_and_finished(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "lights on", "confidence": 0.9}})
     stream = await recogniser.start("s1")
     stream.feed(Chunk(FRAMES))
@@ -60,7 +76,7 @@ async def test_an_utterance_is_started_fed_and_finished() -> None:
     assert base64.b64decode(instance.peer.fed[0]["data_b64"]) == FRAMES
 
 
-async def test_long_audio_goes_in_pieces_that_fit_every_frame() -> None:
+async def test_long_audio_goes_in_pieces_that_fit_every_frame(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}})
     stream = await recogniser.start("s1")
     data = bytes(range(256)) * 4096
@@ -69,7 +85,9 @@ async def test_long_audio_goes_in_pieces_that_fit_every_frame() -> None:
     assert max(len(one["data_b64"]) for one in instance.peer.fed) < 512 * 1024
 
 
-async def test_a_finish_that_is_given_up_is_cancelled_in_the_plugin(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_finish_that_is_given_up_is_cancelled_in_the_plugin(
+    plugin: PluginMaker, autojump_clock: trio.testing.MockClock
+) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}})
     stream = await recogniser.start("s1")
     with trio.move_on_after(1.0):
@@ -79,7 +97,7 @@ async def test_a_finish_that_is_given_up_is_cancelled_in_the_plugin(autojump_clo
     assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
 
 
-async def test_a_start_that_is_refused_leaves_nothing_open() -> None:
+async def test_a_start_that_is_refused_leaves_nothing_open(plugin: PluginMaker) -> None:
     refusal = RpcError(ErrorCode.PLUGIN_FAILED, "no model")
     instance, recogniser = plugin({"stt.start": refusal, "stt.cancel": {}})
     with pytest.raises(RpcError, match="no model"):
@@ -87,7 +105,7 @@ async def test_a_start_that_is_refused_leaves_nothing_open() -> None:
     assert methods(instance) == ["stt.start", "stt.cancel"]
 
 
-async def test_an_utterance_ends_with_its_epoch() -> None:
+async def test_an_utterance_ends_with_its_epoch(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}, "stt.finish": {"text": "of another epoch"}})
     stream = await recogniser.start("s1")
     instance.die("backoff", "killed")
@@ -102,7 +120,7 @@ async def test_an_utterance_ends_with_its_epoch() -> None:
     assert "stt.finish" not in methods(instance)
 
 
-async def test_a_full_queue_is_an_error_and_not_a_gap() -> None:
+async def test_a_full_queue_is_an_error_and_not_a_gap(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}})
     stream = await recogniser.start("s1")
     instance.peer.accepts = False
@@ -110,8 +128,8 @@ async def test_a_full_queue_is_an_error_and_not_a_gap() -> None:
         stream.feed(Chunk(FRAMES))
 
 
-async def test_without_a_recogniser_it_says_so() -> None:
-    recogniser = PluginRecogniser(FakeSupervisor(), hints=list, language="en", start_timeout=1.0)
+async def test_without_a_recogniser_it_says_so(ring: RingWriter) -> None:
+    recogniser = PluginRecogniser(FakeSupervisor(), hints=list, language="en", start_timeout=1.0, ring=ring)
     with pytest.raises(RpcError) as error:
         await recogniser.start("s1")
     assert error.value.code == ErrorCode.CAPABILITY_MISSING
@@ -124,7 +142,9 @@ def final(recogniser: PluginRecogniser, instance: FakeInstance, session: str = "
     recogniser.on_final(instance, Raw(msgspec.json.encode({"session": session, "text": text, "confidence": 0.7})))
 
 
-async def test_a_final_text_takes_the_place_of_the_answer_that_is_under_way(nursery: trio.Nursery) -> None:
+async def test_a_final_text_takes_the_place_of_the_answer_that_is_under_way(
+    plugin: PluginMaker, nursery: trio.Nursery
+) -> None:
     instance, recogniser = plugin({"stt.start": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
     got: list[Any] = []
@@ -144,7 +164,7 @@ async def test_a_final_text_takes_the_place_of_the_answer_that_is_under_way(nurs
     assert recogniser._open == {}
 
 
-async def test_a_final_text_may_come_before_it_is_asked_for() -> None:
+async def test_a_final_text_may_come_before_it_is_asked_for(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
     stream.feed(Chunk(FRAMES))
@@ -158,7 +178,7 @@ async def test_a_final_text_may_come_before_it_is_asked_for() -> None:
     assert methods(instance) == ["stt.start", "stt.cancel"]
 
 
-async def test_the_answer_counts_when_it_comes_first() -> None:
+async def test_the_answer_counts_when_it_comes_first(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "lights on"}}, (STT, FINAL))
     stream = await recogniser.start("s1")
     assert (await stream.finish(5.0)).text == "lights on"
@@ -166,7 +186,7 @@ async def test_the_answer_counts_when_it_comes_first() -> None:
     assert methods(instance) == ["stt.start", "stt.finish"]
 
 
-async def test_an_error_that_comes_first_counts() -> None:
+async def test_an_error_that_comes_first_counts(plugin: PluginMaker) -> None:
     refusal = RpcError(ErrorCode.PLUGIN_FAILED, "the model crashed")
     instance, recogniser = plugin({"stt.start": {}, "stt.finish": refusal, "stt.cancel": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
@@ -176,7 +196,7 @@ async def test_an_error_that_comes_first_counts() -> None:
     assert recogniser._open == {}
 
 
-async def test_an_answer_that_is_none_is_the_plugins_failure() -> None:
+async def test_an_answer_that_is_none_is_the_plugins_failure(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": 7}, "stt.cancel": {}})
     stream = await recogniser.start("s1")
     with pytest.raises(RpcError, match="ear answered"):
@@ -184,7 +204,7 @@ async def test_an_answer_that_is_none_is_the_plugins_failure() -> None:
     assert methods(instance) == ["stt.start", "stt.finish", "stt.cancel"]
 
 
-async def test_nobody_else_says_what_was_heard(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nobody_else_says_what_was_heard(plugin: PluginMaker, autojump_clock: trio.testing.MockClock) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
     # Another plugin, another session, and a plugin that does not say that it does this.
@@ -201,7 +221,7 @@ async def test_nobody_else_says_what_was_heard(autojump_clock: trio.testing.Mock
         recogniser.on_final(instance, Raw(b"{}"))
 
 
-async def test_a_final_text_of_an_earlier_epoch_is_not_that_of_the_next() -> None:
+async def test_a_final_text_of_an_earlier_epoch_is_not_that_of_the_next(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}}, (STT, FINAL))
     stream = await recogniser.start("s1")
     instance.die("backoff", "killed")
@@ -212,7 +232,7 @@ async def test_a_final_text_of_an_earlier_epoch_is_not_that_of_the_next() -> Non
     assert recogniser._open == {}
 
 
-async def test_a_plugin_is_heard_about_its_own_utterances_only() -> None:
+async def test_a_plugin_is_heard_about_its_own_utterances_only(plugin: PluginMaker) -> None:
     instance, recogniser = plugin({"stt.start": {}, "stt.cancel": {}})
 
     def heard(who: FakeInstance, session: str = "s1") -> str | None:
@@ -230,3 +250,71 @@ async def test_a_plugin_is_heard_about_its_own_utterances_only() -> None:
     stream.cancel()
     with pytest.raises(RpcError, match=r"ear answered stt\.partial"):
         recogniser.on_partial(instance, Raw(b"{}"))
+
+
+# ---- plugins that read the ring
+
+
+def ways(instance: FakeInstance) -> list[Any]:
+    """How each piece went: its place in the ring, or how many frames were in the message."""
+    assert [one["seq"] for one in instance.peer.fed] == list(range(len(instance.peer.fed)))
+    return [
+        (one["frames"]["start"], one["frames"]["count"])
+        if "frames" in one
+        else len(base64.b64decode(one["data_b64"])) // 4
+        for one in instance.peer.fed
+    ]
+
+
+async def test_what_lies_in_the_ring_goes_by_its_place_and_the_rest_in_the_message(
+    plugin: PluginMaker, ring: RingWriter
+) -> None:
+    instance, recogniser = plugin({"stt.start": {"ring": True}}, permissions=("microphone",))
+    ring.write(FRAMES * 4)
+    stream = await recogniser.start("s1")
+    for chunk in (Chunk(FRAMES, 0), Chunk(FRAMES * 2), Chunk(FRAMES, 300)):
+        stream.feed(chunk)
+    assert ways(instance) == [(0, 100), 200, (300, 100)]
+    assert set(instance.peer.fed[0]) == {"session", "seq", "frames"}
+    assert set(instance.peer.fed[1]) == {"session", "seq", "data_b64"}
+
+
+async def test_what_has_waited_until_it_may_be_overwritten_goes_in_the_message(
+    plugin: PluginMaker, ring: RingWriter
+) -> None:
+    instance, recogniser = plugin({"stt.start": {"ring": True}}, permissions=("microphone",))
+    stream = await recogniser.start("s1")
+    ring.write(bytes(4 * 8_100))
+    for start in (99, 100):
+        stream.feed(Chunk(FRAMES, start))
+    assert ways(instance) == [100, (100, 100)]
+
+
+@pytest.mark.parametrize("answer", [{}, {"ring": False}])
+async def test_a_plugin_that_does_not_say_that_it_has_the_ring_is_fed_by_messages(
+    plugin: PluginMaker, answer: dict[str, Any]
+) -> None:
+    instance, recogniser = plugin({"stt.start": answer}, permissions=("microphone",))
+    stream = await recogniser.start("s1")
+    stream.feed(Chunk(FRAMES, 0))
+    assert ways(instance) == [100]
+
+
+async def test_a_plugin_that_may_not_hear_is_fed_by_messages_and_warned_of_once(
+    plugin: PluginMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance, recogniser = plugin({"stt.start": {"ring": True}}, permissions=("files.read",))
+    for session in ("s1", "s2"):
+        stream = await recogniser.start(session)
+        stream.feed(Chunk(FRAMES, 0))
+    assert [one["seq"] for one in instance.peer.fed] == [0, 0]
+    assert all("data_b64" in one for one in instance.peer.fed)
+    (warning,) = caplog.messages
+    assert warning.startswith('ear says that it reads the audio ring, for which it lacks the permission "microphone"')
+
+
+async def test_an_answer_to_the_start_that_is_none_leaves_nothing_open(plugin: PluginMaker) -> None:
+    instance, recogniser = plugin({"stt.start": {"ring": "yes"}, "stt.cancel": {}})
+    with pytest.raises(RpcError, match=r"ear answered stt\.start"):
+        await recogniser.start("s1")
+    assert methods(instance) == ["stt.start", "stt.cancel"]

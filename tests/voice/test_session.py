@@ -881,3 +881,116 @@ async def test_session_ids_are_fresh_and_settings_have_defaults() -> None:
         assert len(ids) == 3
         nursery.cancel_scope.cancel()
     assert all(abs(event["at"] - 1_000.0) > 1 for event in rig.events if "at" in event)
+
+
+async def listen(rig: Rig, at: int, held: float = HELD) -> None:
+    """Something begins to listen, and the key ends it."""
+    await trio.testing.wait_all_tasks_blocked()
+    rig.controller.listen(at)
+    await trio.sleep(held)
+    rig.controller.press()
+    await settle(rig)
+
+
+@pytest.mark.parametrize("back", [0, 2_000, PRE + 4_000, 32_000])
+async def test_a_session_begins_where_it_was_told(back: int, autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.running():
+        await trio.sleep(3)
+        position = rig.feed.position
+        await listen(rig, position - back)
+    assert rig.frames("s1")[0] == position - back
+    assert rig.outcome("s1") == "done"
+
+
+@pytest.mark.parametrize("at", [0, 1, 3 * 16_000 - 1])
+async def test_it_reaches_back_two_seconds_at_most(at: int, autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.running():
+        await trio.sleep(5)
+        position = rig.feed.position
+        await listen(rig, at)
+    assert rig.frames("s1")[0] == position - 32_000
+
+
+@pytest.mark.parametrize("ahead", [1, 16_000, 2**70])
+async def test_a_beginning_that_is_still_to_come_is_now(
+    ahead: int, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+    async with rig.running():
+        await trio.sleep(1)
+        position = rig.feed.position
+        await listen(rig, position + ahead)
+    assert rig.frames("s1")[0] == position
+    assert f"is to begin at frame {position + ahead}; only {position} are there" in caplog.text
+
+
+async def test_it_does_not_reach_into_a_cue_or_over_an_opening_of_the_microphone(autojump_clock: MockClock) -> None:
+    rig = Rig("one", "two", cues={"cancel": 0.1}, cue_margin_ms=0)
+    async with rig.running():
+        await trio.sleep(1)
+        rig.controller.press()
+        rig.controller.cancel()
+        await trio.sleep(0.3)
+        position = rig.feed.position
+        await listen(rig, position - 4_000)
+        assert rig.frames("s2")[0] == pytest.approx(position - 3_200, abs=FRAMES)
+        rig.feed.repair()
+        reopened = rig.feed.position
+        await trio.sleep(0.1)
+        await listen(rig, reopened - 1)
+    assert rig.frames("s3")[0] == reopened
+
+
+async def test_what_was_heard_within_a_session_opens_no_other(autojump_clock: MockClock) -> None:
+    rig = Rig("one", "two")
+    async with rig.running():
+        await trio.sleep(1)
+        rig.controller.press()
+        await trio.sleep(HELD)
+        within = rig.feed.position - 100
+        # While it listens, and while its last words are still on the way through a slow recogniser.
+        assert rig.controller.listen(within) == {"session": "s1", "state": "listening"}
+        rig.controller.release()
+        await trio.sleep(0.21)
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.controller.listen(within) == {"session": "", "state": "idle"}
+        await settle(rig)
+        end = rig.frames("s1")[-1] + 1
+        assert rig.opened == ["s1"]
+        await listen(rig, end)
+    assert rig.frames("s2")[0] == end
+
+
+@pytest.mark.parametrize("how", ["press", "toggle"])
+async def test_a_key_may_say_where_its_session_begins(how: str, autojump_clock: MockClock) -> None:
+    rig = Rig()
+    async with rig.running():
+        await trio.sleep(2)
+        position = rig.feed.position
+        getattr(rig.controller, how)(position - 12_345)
+        await trio.sleep(HELD)
+        rig.controller.release()
+        await settle(rig)
+    assert rig.frames("s1")[0] == position - 12_345
+
+
+async def test_what_begins_to_listen_ends_nothing(autojump_clock: MockClock) -> None:
+    rig = Rig("one", "two", scripted=True)
+    async with rig.running():
+        await trio.sleep(1)
+        rig.controller.listen()
+        await trio.sleep(HELD)
+        assert rig.controller.listen() == {"session": "s1", "state": "listening"}
+        rig.controller.toggle()
+        await settle(rig)
+        await rig.say("confirming")
+        assert rig.controller.listen() == {"session": "s1", "state": "confirming"}
+        await rig.say("acting")
+        # The next command may be said while this one is carried out.
+        assert rig.controller.listen() == {"session": "s2", "state": "listening"}
+        await rig.say(OK)
+        assert rig.outcome("s1") == "done"
+        rig.controller.cancel()
+    assert rig.outcome("s2") == "cancelled"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from utter_runner.voice.recording import Session
 
-RATE, FRAMES, PRE, POST = 1_600, 32, 480, 320
+RATE, FRAMES, PRE, POST, REACH = 1_600, 32, 480, 320, 3_200
 MAX_MS = 2_000
 WINDOW, SILENCE, NO_SPEECH = 51, 480, 1_600
 CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
@@ -42,6 +42,7 @@ WORLD: dict[str, Callable[[Rig], None]] = {
 steps = st.lists(
     st.one_of(
         st.sampled_from(["press", "release", *USER]),
+        st.tuples(st.sampled_from(["press", "toggle", "listen"]), st.integers(-100, 5_000)),
         st.integers(1, 30),
         st.sampled_from(["acting", "confirming", "planning", OK, FAILED, CRASH]),
         st.sampled_from(["wav", *WORLD]),
@@ -55,6 +56,8 @@ class Observed:
 
     def __init__(self, *, tap: str, activity: FakeVoiceActivity | None) -> None:
         self.floor = 0
+        self.since: int | None = None
+        """From which frame on the next session was asked for."""
         self.expected: dict[str, list[int]] = {}
         """First frame and the frame after the last, by session; the latter is 0 while it is unknown."""
         self.recording: str | None = None
@@ -86,6 +89,8 @@ class Observed:
             if not self.rig.controller._sessions[-1].live:
                 return
             start = max(self.rig.feed.oldest, self.floor, position - PRE)
+            if self.since is not None:
+                start = min(position, max(self.rig.feed.oldest, self.floor, position - REACH, self.since))
             self.expected[session] = [start, 0]
             self.recording = session
         elif session == self.recording:
@@ -120,6 +125,8 @@ class Observed:
             before = self.open_ended()
             getattr(rig.controller, step)()
             self.expect_end(before)
+        elif isinstance(step, tuple):
+            self.from_frame(*step)
         elif step == "wav":
             nursery.start_soon(self.wav)
         elif isinstance(step, str) and step in WORLD:
@@ -129,6 +136,18 @@ class Observed:
         await trio.testing.wait_all_tasks_blocked()
         self.check_now()
         assert not self.broken
+
+    def from_frame(self, how: str, back: int) -> None:
+        """Something opens a session, or not, and says where it begins."""
+        rig, before, opened = self.rig, self.open_ended(), len(self.rig.opened)
+        self.since = max(rig.feed.position - back, 0)
+        within_another = self.since < self.floor
+        getattr(rig.controller, how)(self.since)
+        self.since = None
+        if how == "listen":
+            assert self.open_ended() is before or before is None
+            assert not within_another or len(rig.opened) == opened
+        self.expect_end(before)
 
     async def tick(self) -> None:
         before = self.open_ended()
@@ -153,8 +172,9 @@ class Observed:
         """It was quiet for as long as it must be: after speech, or since the session began."""
         assert session.start is not None
         began, now = session.start + session.lead, self.rig.feed.position
-        quiet_since = max([began, *(end for _, end in speech_in(self.rig, began, now - WINDOW))])
-        assert now - quiet_since >= SILENCE - WINDOW
+        told = session.start if session.since is not None else began
+        spoken = [end for start, end in speech_in(self.rig, told, now) if end - start >= 3 * WINDOW]
+        assert now - (max(spoken) if spoken else began) >= SILENCE - WINDOW
 
     def check_latched(self) -> None:
         """A session that nobody holds open does not outlast the silence."""

@@ -1,7 +1,7 @@
-"""The blocking session-bus connection that media control, D-Bus activation and the watch of the players share.
+"""The blocking session-bus connection that media control, D-Bus activation, holds and the watch of the players share.
 
 Rules here: jeepney is imported when a bus is needed and not before; every call has a time limit; a connection lives for
-one action, or for one watch.
+one action, for one watch, or as long as players are held.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Drives media players over MPRIS on the session bus.
 
 Rules here: the choice of a player is a pure function of what the players say about themselves; the only state is the
-name of the player that was driven last. Source: MPRIS D-Bus Interface Specification 2.2.
+name of the player that was driven last. What is held (`holding`) is driven as if it played. What players say of
+themselves is data of unknown origin. Source: MPRIS D-Bus Interface Specification 2.2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .bus import BusError, SessionBus
 from .failure import Failure
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
 
     from jeepney import Message
 
+    from .holding import MediaHolds
+
 PREFIX = "org.mpris.MediaPlayer2."
 PATH = "/org/mpris/MediaPlayer2"
 PLAYER_INTERFACE = "org.mpris.MediaPlayer2.Player"
 ROOT_INTERFACE = "org.mpris.MediaPlayer2"
 Command = Literal["play", "pause", "toggle", "next", "previous", "stop"]
+MAX_TEXT = 300
+"""How many characters of a title, a name or the artists are kept."""
 METHODS: dict[Command, str] = {
     "play": "Play",
     "pause": "Pause",
@@ -37,6 +42,8 @@ _NEEDS: dict[Command, tuple[str, str]] = {
     "next": ("CanGoNext", "has no next track"),
     "previous": ("CanGoPrevious", "has no previous track"),
 }
+# Whoever asks for another track wants to hear it.
+_KEEPS_PLAYING = frozenset({"next", "previous"})
 _STATUS_RANK = {"Playing": 0, "Paused": 1, "Stopped": 2}
 # Its "player" stands for whichever player was used last, which is what MPRIS itself cannot tell.
 _RECENT_PROXY = "playerctld"
@@ -98,6 +105,18 @@ def choose_player(players: Sequence[Player], wanted: str | None, last_used: str 
     )
 
 
+def is_proxy(bus_name: str) -> bool:
+    """Whether it only passes on what it is told to a player that is on the bus itself."""
+    return bus_name == PREFIX + _RECENT_PROXY
+
+
+def values(variants: Any) -> dict[str, Any]:
+    """The values of a table of variants; nothing of what is none."""
+    if not isinstance(variants, dict):
+        return {}
+    return {key: pair[1] for key, pair in variants.items() if isinstance(pair, tuple)}
+
+
 def list_message() -> Message:
     """`ListNames` on the bus."""
     from jeepney.bus_messages import message_bus  # noqa: PLC0415 - jeepney is optional
@@ -139,8 +158,8 @@ def list_players(bus: SessionBus) -> list[Player]:
         state, root = replies[2 * index], replies[2 * index + 1]
         if isinstance(state, BusError):
             continue
-        properties = {key: value for key, (_, value) in state[0].items()}
-        about = {} if isinstance(root, BusError) else {key: value for key, (_, value) in root[0].items()}
+        properties = values(state[0])
+        about = {} if isinstance(root, BusError) else values(root[0])
         refuses = frozenset(key for key, value in properties.items() if key.startswith("Can") and value is False)
         identity = str(about.get("Identity") or name.removeprefix(PREFIX))
         players.append(Player(name, identity, str(properties.get("PlaybackStatus", "Stopped")), refuses))
@@ -148,9 +167,14 @@ def list_players(bus: SessionBus) -> list[Player]:
 
 
 class MediaControl:
-    """Sends commands to players and remembers which one was driven last."""
+    """Sends commands to players and remembers which one was driven last.
 
-    def __init__(self) -> None:
+    Args:
+        holds: the players that are only paused for now.
+    """
+
+    def __init__(self, holds: MediaHolds) -> None:
+        self._holds = holds
         self._last_used: str | None = None
 
     def run(self, command: Command, wanted: str | None, env: Mapping[str, str]) -> Player:
@@ -160,7 +184,10 @@ class MediaControl:
             Failure: no session bus, no player, or the player cannot do it.
         """
         with SessionBus(env) as bus:
-            player = choose_player(list_players(bus), wanted, self._last_used)
+            player = choose_player(self._holds.as_left(list_players(bus)), wanted, self._last_used)
+            if command == "toggle" and self._holds.holds(player.bus_name):
+                # It counts as playing, and so it shall not.
+                command = "pause"
             needed, complaint = _NEEDS.get(command, ("", ""))
             if needed in player.refuses:
                 raise Failure(f"{player.identity} {complaint}.")
@@ -169,4 +196,6 @@ class MediaControl:
             except BusError as error:
                 raise Failure(f"{player.identity} did not do it: {error}.") from error
         self._last_used = player.bus_name
+        if command not in _KEEPS_PLAYING:
+            self._holds.let_go(player.bus_name)
         return player

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from utter_protocol.kinds import MediaHeld, MediaResumed, MediaSession
 from utter_sdk import ActionResult, Plugin
 
 from . import mpris, volume
@@ -20,6 +21,7 @@ from .activation import activate
 from .context import ANNOUNCEMENT, CAPABILITIES, DesktopContext
 from .entries import find_entry, is_program
 from .failure import Failure
+from .holding import MediaHolds
 from .launch import OPENER_WATCH_S, app_argv, start_detached
 from .opener import DEFAULT_OPENER, EXIT_CODES, open_argv
 from .players import PlayerWatch
@@ -39,6 +41,7 @@ PROVIDES = [
     "action.launch_app@1",
     "action.media@1",
     "action.volume@1",
+    "media.hold@1",
     *CAPABILITIES,
 ]
 PERMISSIONS = ["session.bus", "process.spawn"]
@@ -140,7 +143,8 @@ class Desktop:
     def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
         self.settings = settings
         self._env = env
-        self._media = mpris.MediaControl()
+        self._holds = MediaHolds(env)
+        self._media = mpris.MediaControl(self._holds)
 
     @_told
     def open_url(self, args: UrlArgs) -> ActionResult:
@@ -196,6 +200,14 @@ class Desktop:
             detail=f"Sent {args.command} to {player.identity}",
             data={"player": player.short_name, "identity": player.identity},
         )
+
+    def hold(self, params: MediaSession) -> MediaHeld:
+        """Pause what plays, for a session."""
+        return MediaHeld(held=[] if self.settings.dry_run else self._holds.hold(params.session))
+
+    def release(self, params: MediaSession) -> MediaResumed:
+        """Play on what was paused, if no session needs it quiet any more."""
+        return MediaResumed(resumed=[] if self.settings.dry_run else self._holds.release(params.session))
 
     @_told
     def volume(self, args: VolumeArgs) -> ActionResult:
@@ -254,6 +266,10 @@ def build(env: Mapping[str, str] = os.environ) -> Plugin:
 
     plugin.method("context.snapshot", blocking="context")(context.snapshot)
     plugin.stream("context.live")(context.live)
+
+    # On the lane of the op `media`: what it drives and what is held concern the same players.
+    plugin.method("media.hold", blocking="media")(desktop.hold)
+    plugin.method("media.release", blocking="media")(desktop.release)
 
     # A lane for each kind of op: a browser that takes its time to open must not delay "pause".
     plugin.action(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from jeepney import Message
 
 MAX_PLAYERS = 32
-MAX_TEXT = 300
-"""How many characters of a title, a name or the artists are kept."""
 _STATUS = {"Playing": "playing", "Paused": "paused"}
 _RANK = {"playing": 0, "paused": 1, "stopped": 2}
 _BUS = "org.freedesktop.DBus"
@@ -145,7 +143,7 @@ class PlayerTable:
         return message
 
     def _learn(self, player: _Player, sender: str, what: str, properties: Any) -> None:
-        known = _values(properties)
+        known = mpris.values(properties)
         if what == "about":
             player.identity = _text(known.get("Identity"))
             return
@@ -153,22 +151,15 @@ class PlayerTable:
         if "PlaybackStatus" in known:
             player.status = _STATUS.get(str(known["PlaybackStatus"]), "stopped")
         if "Metadata" in known:
-            metadata = _values(known["Metadata"])
+            metadata = mpris.values(known["Metadata"])
             player.title = _text(metadata.get("xesam:title"))
             player.artist = _text(metadata.get("xesam:artist"))
-
-
-def _values(variants: Any) -> dict[str, Any]:
-    """The values of a table of variants; nothing of what is none."""
-    if not isinstance(variants, dict):
-        return {}
-    return {key: pair[1] for key, pair in variants.items() if isinstance(pair, tuple)}
 
 
 def _text(value: Any) -> str:
     """What a player said, as one bounded text: some say a text where a list belongs, some the reverse."""
     parts = value if isinstance(value, list) else [value]
-    return ", ".join(part for part in parts if isinstance(part, str) and part)[:MAX_TEXT]
+    return ", ".join(part for part in parts if isinstance(part, str) and part)[: mpris.MAX_TEXT]
 
 
 class PlayerWatch(Watch[SessionBus]):

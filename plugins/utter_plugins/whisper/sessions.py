@@ -9,9 +9,11 @@ from __future__ import annotations
 import binascii
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.errors import RpcError
+
+from .ear import invalid as _invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +64,19 @@ class Sessions:
     """The open sessions, by id.
 
     Args:
+        read: copies frames out of the audio ring; raises `RpcError`.
+        forgotten: told the id of a session that was never finished and makes room.
         clock: seconds that only grow.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        forgotten: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._forgotten = forgotten
         self._clock = clock
         self._open: dict[str, Session] = {}
 
@@ -91,11 +102,12 @@ class Sessions:
         self._open[params.session] = session
         return session
 
-    def feed(self, params: SttFeedParams) -> None:
-        """Append audio.
+    def feed(self, params: SttFeedParams) -> Session:
+        """Append audio and return the session.
 
         Raises:
-            RpcError: -32602, no such session, or the data is no whole frames in base64; `take` raises that again.
+            RpcError: -32602, no such session, or the data is no whole frames in base64, or what reading the frames
+                raises; `take` raises that again.
         """
         session = self._get(params.session)
         if params.seq < session.next_seq:
@@ -104,15 +116,13 @@ class Sessions:
         session.gaps += params.seq - session.next_seq
         session.next_seq = params.seq + 1
         try:
-            data = binascii.a2b_base64(params.data_b64, strict_mode=True)
-        except (binascii.Error, ValueError) as error:
-            self._spoil(session, _invalid("data_b64", f"it is not base64 ({error})"))
-        if len(data) % FRAME_BYTES:
-            what = f"{len(data)} bytes are no whole frames of {FRAME_BYTES} bytes (f32le, mono)"
-            self._spoil(session, _invalid("data_b64", what))
+            data = self._audio(params)
+        except RpcError as error:
+            self._spoil(session, error)
         room = MAX_BYTES - len(session.pcm)
         session.truncated = session.truncated or len(data) > room
         session.pcm += data[:room]
+        return session
 
     def take(self, session_id: str) -> Session:
         """Close a session and return it.
@@ -130,10 +140,22 @@ class Sessions:
         """Close a session and forget its audio; one that is not open is nothing to talk about."""
         self._open.pop(session_id, None)
 
+    def _audio(self, params: SttFeedParams) -> bytes:
+        if params.frames is not None:
+            return self._read(params.frames.start, params.frames.count)
+        try:
+            data = binascii.a2b_base64(params.data_b64 or "", strict_mode=True)
+        except (binascii.Error, ValueError) as error:
+            raise _invalid("data_b64", f"it is not base64 ({error})") from None
+        if len(data) % FRAME_BYTES:
+            raise _invalid("data_b64", f"{len(data)} bytes are no whole frames of {FRAME_BYTES} bytes (f32le, mono)")
+        return data
+
     def _forget_abandoned(self) -> None:
         before = self._clock() - ABANDONED_S
         for session_id in [key for key, session in self._open.items() if session.touched < before]:
             del self._open[session_id]
+            self._forgotten(session_id)
 
     def _get(self, session_id: str) -> Session:
         session = self._open.get(session_id)
@@ -142,7 +164,7 @@ class Sessions:
         return session
 
     @staticmethod
-    def _spoil(session: Session, error: RpcError) -> None:
+    def _spoil(session: Session, error: RpcError) -> NoReturn:
         session.error = session.error or error
         raise error
 
@@ -152,7 +174,3 @@ def _check(audio: AudioFormat) -> None:
         raise _invalid("format.rate", f"{audio.rate} Hz is not supported; feed {RATE} Hz")
     if audio.channels != 1:
         raise _invalid("format.channels", f"{audio.channels} channels are not supported; feed mono")
-
-
-def _invalid(name: str, why: str) -> RpcError:
-    return RpcError(ErrorCode.INVALID_PARAMS, f"{name}: {why}.", {"field": name})

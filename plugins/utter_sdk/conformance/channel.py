@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_sdk.conformance.launch import Started, Subject
+    from utter_sdk.testing.ring import AudioRing
 
 _SLICE_S = 0.25
 _RETRY_S = 0.01
@@ -118,6 +119,11 @@ class Channel:
             poll.register(self._pidfd, select.POLLIN)
             self._exited = bool(poll.poll(0))
         return self._exited
+
+    @property
+    def ring(self) -> AudioRing | None:
+        """What the plugin hears."""
+        return self._started.ring
 
     @property
     def socket_mode(self) -> int:

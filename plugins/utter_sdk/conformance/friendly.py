@@ -170,6 +170,10 @@ def _transcript(transcript: methods.Transcript, _: dict[str, Any]) -> str:
     return ""
 
 
+def _resumed(answer: kinds.MediaResumed, _: dict[str, Any]) -> str:
+    return f"It has resumed {answer.resumed[0]} for a session that never held." if answer.resumed else ""
+
+
 _STT = "stt: speech to text"
 _SCREEN = "perceive: what is on the screen"
 CASES: dict[str, Case] = {
@@ -183,6 +187,8 @@ CASES: dict[str, Case] = {
     ),
     "stt.finish": Case(_STT, {"session": "conformance-unknown"}, required=True, safe=False, judge=_transcript),
     "stt.cancel": Case(_STT, {"session": "conformance-unknown"}, required=True),
+    "media.hold": Case("media.hold", {}, required=True, safe=False, loud={"session": "conformance"}),
+    "media.release": Case("media.release", {"session": "conformance-unknown"}, required=True, judge=_resumed),
     "tts.speak": Case("tts.speak", {"text": ""}, required=True, loud={"text": "This is a test."}, judge=_speech),
     "llm.complete": Case("llm.complete", {"prompt": "Answer with the word yes.", "max_tokens": 4}, required=True),
     "llm.choose": Case(

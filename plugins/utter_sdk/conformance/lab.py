@@ -63,6 +63,11 @@ class Facts:
         """The capabilities that it provides."""
         return _texts(self.hello, "provides")
 
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """The permissions that it asks for."""
+        return _texts(self.hello, "permissions")
+
 
 def _texts(value: Any, name: str) -> tuple[str, ...]:
     """The strings of a list that may not be there, or be none."""

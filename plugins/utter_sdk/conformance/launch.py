@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from utter_protocol.inherited import MICROPHONE, RING_CAPABILITY
 from utter_protocol.manifest import expand_entrypoint, load_manifest
+from utter_sdk.testing.ring import AudioRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +32,8 @@ Transport = Literal["stdio", "connect", "listen"]
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "XDG_RUNTIME_DIR")
 _LONGEST_PATH = 107
 _DEFAULT_ID = "plugin"
+RING_SECONDS = 5.0
+"""How much the ring of a plugin that hears holds: the least that a runner may be told to have."""
 
 
 class LaunchError(Exception):
@@ -47,6 +51,7 @@ class Subject:
         transport: how the runner would talk to it.
         settings: what `protocol.hello` hands over.
         env: variables beside the promised ones.
+        inherits_ring: whether it inherits an audio ring, as its manifest says.
         manifest: what it ships, if that is known.
         title: what the report calls it.
     """
@@ -57,6 +62,7 @@ class Subject:
     transport: Transport = "stdio"
     settings: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    inherits_ring: bool = False
     manifest: Manifest | None = None
     title: str = ""
 
@@ -90,6 +96,10 @@ class Subject:
             transport=transport or manifest.transport,
             settings={**manifest.settings, **(settings or {})},
             env=env or {},
+            inherits_ring=(transport or manifest.transport) == "stdio"
+            and manifest.runtime != "wasm"
+            and RING_CAPABILITY in manifest.requires
+            and MICROPHONE in manifest.permissions,
             manifest=manifest,
             title=str(path),
         )
@@ -104,6 +114,7 @@ class Started:
         listener: the socket that the plugin is to dial, with `connect`.
         path: where its socket is, with `connect` and `listen`.
         directory: what belongs to it alone.
+        ring: what it hears.
     """
 
     process: subprocess.Popen[bytes]
@@ -112,14 +123,16 @@ class Started:
     directory: str
     listener: socket.socket | None = None
     path: str = ""
+    ring: AudioRing | None = None
 
     def clean_up(self) -> None:
         """Kill what carries the mark, and remove the directory; the process itself must have been reaped."""
         for pid in marked(self.mark):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if self.listener is not None:
-            self.listener.close()
+        for end in (self.listener, self.ring):
+            if end is not None:
+                end.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -149,22 +162,26 @@ def start(subject: Subject) -> Started:
     env.update(subject.env)
     env["UTTER_INSTANCE"] = mark
     directory = tempfile.mkdtemp(prefix="utter-")
-    path, listener = "", None
+    path, listener, ring = "", None, None
     try:
         env["TMPDIR"] = str(Path(directory, "tmp"))
         Path(env["TMPDIR"]).mkdir(mode=0o700)
         if subject.transport != "stdio":
             path = _socket_path(Path(directory, "run"), subject.id or _DEFAULT_ID, env)
             listener = _listen(path) if subject.transport == "connect" else None
-        return Started(_spawn(subject, env), mark, subject.transport, directory, listener, path)
+        if subject.inherits_ring:
+            ring = AudioRing(RING_SECONDS)
+            env.update({name: str(fd) for name, fd in ring.fds.items()})
+        return Started(_spawn(subject, env, ring), mark, subject.transport, directory, listener, path, ring)
     except BaseException:
-        if listener is not None:
-            listener.close()
+        for end in (listener, ring):
+            if end is not None:
+                end.close()
         shutil.rmtree(directory, ignore_errors=True)
         raise
 
 
-def _spawn(subject: Subject, env: dict[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(subject: Subject, env: dict[str, str], ring: AudioRing | None) -> subprocess.Popen[bytes]:
     cwd = subject.cwd or env.get("HOME") or "/"
     if not Path(cwd).is_dir():
         raise LaunchError(f"the working directory {cwd} does not exist")
@@ -182,6 +199,7 @@ def _spawn(subject: Subject, env: dict[str, str]) -> subprocess.Popen[bytes]:
             cwd=cwd,
             env=env,
             start_new_session=True,
+            pass_fds=() if ring is None else tuple(ring.fds.values()),
         )
     except OSError as error:
         raise LaunchError(f"{program} cannot be started: {error.strerror}") from error

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from utter_sdk.conformance.channel import Limits
     from utter_sdk.conformance.launch import Subject
+    from utter_sdk.testing.ring import AudioRing
 
 
 class Link(Talk):
@@ -153,6 +154,11 @@ class Link(Talk):
         """Whether the plugin still has its end of the wire open."""
         self._channel.pump(lambda: False, 0)
         return not self._channel.output_ended
+
+    @property
+    def ring(self) -> AudioRing | None:
+        """What the plugin hears, if it inherits a ring."""
+        return self._channel.ring
 
     @property
     def socket_mode(self) -> int:

@@ -18,6 +18,7 @@ from utter_sdk.conformance.plugin_handshake import HANDSHAKES
 from utter_sdk.conformance.plugin_messages import MESSAGES
 from utter_sdk.conformance.plugin_methods import METHOD_CHECKS
 from utter_sdk.conformance.plugin_process import PROCESS
+from utter_sdk.conformance.plugin_ring import RING
 from utter_sdk.conformance.plugin_streams import STREAM_CHECKS
 from utter_sdk.conformance.report import Check, Outcome, Report
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "Limits", "Subject", "check_plugin"]
 
-TABLES = (HANDSHAKES, FRAMING, MESSAGES, METHOD_CHECKS, STREAM_CHECKS, PROCESS)
+TABLES = (HANDSHAKES, FRAMING, MESSAGES, METHOD_CHECKS, STREAM_CHECKS, PROCESS, RING)
 CHECKS: tuple[Check, ...] = (*(entry.check for table in TABLES for entry in table.entries), *plugin_sent.CHECKS)
 """Every check of a plugin, in the order of a report."""
 

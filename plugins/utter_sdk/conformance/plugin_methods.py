@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from utter_protocol.contracts import METHODS, STREAMS, methods_of
 from utter_protocol.errors import ErrorCode
-from utter_protocol.methods import ActionResult, CapabilitiesResult, HealthResult, Transcript
+from utter_protocol.methods import ActionResult, CapabilitiesResult, HealthResult, SttStartResult, Transcript
 from utter_sdk.conformance.friendly import CASES, HANDSHAKE, REQUESTS
 from utter_sdk.conformance.lab import Table, decoded, refused, result_of, worked
 from utter_sdk.conformance.report import CheckFailed, NotApplicable
@@ -127,7 +127,7 @@ def _method(name: str) -> Callable[[Lab], None]:
     return check
 
 
-_ALONE = ("stt.start", "stt.finish", "stt.cancel", "action.invoke", "input.inject")
+_ALONE = ("stt.start", "stt.finish", "stt.cancel", "action.invoke", "input.inject", "media.hold")
 for _name, _case in CASES.items():
     if _name not in _ALONE:
         METHOD_CHECKS.enter(f"method.{_name}", f"{_name} answers a friendly request as described.", _case.section)(
@@ -229,6 +229,33 @@ def _inject(lab: Lab) -> None:
         worked(link.call("input.inject", CASES["input.inject"].loud), "input.inject of the key Shift")
 
 
+@METHOD_CHECKS.enter(
+    "method.media.hold",
+    "media.hold without a session is answered -32602; what it pauses plays again after the last release.",
+    CASES["media.hold"].section,
+)
+def _hold(lab: Lab) -> None:
+    lab.need("media.hold", "media.release")
+    link = lab.link()
+    refused(link.call("media.hold", {}), "media.hold without a session", ErrorCode.INVALID_PARAMS)
+    if not lab.loud:
+        return
+    first, second = {"session": "conformance"}, {"session": "conformance-second"}
+
+    def ask(method: str, params: dict[str, Any]) -> Any:
+        answer = link.answer(link.request(method, params), method, lab.limits.work)
+        return decoded(worked(answer, method), METHODS[method].result, f"the result of {method}")
+
+    held = [*ask("media.hold", first).held, *ask("media.hold", second).held]
+    if early := ask("media.release", first).resumed:
+        raise CheckFailed(f"{early[0]} was resumed while another session holds", expected="nobody before the last")
+    strange = [name for name in ask("media.release", second).resumed if name not in held]
+    if strange:
+        raise CheckFailed(f"{strange[0]} was resumed and had not been paused", expected="only what it has paused")
+    if again := ask("media.release", second).resumed:
+        raise CheckFailed(f"{again[0]} was resumed by a second release", expected="no players")
+
+
 # ---- stt
 
 
@@ -238,7 +265,27 @@ def _feed(link: Link, session: str) -> None:
 
 
 @METHOD_CHECKS.enter(
-    "method.stt.session", "A session of half a second of silence is transcribed.", CASES["stt.start"].section
+    "method.stt.start",
+    "stt.start says whether the plugin reads the audio ring, which takes the permission microphone.",
+    CASES["stt.start"].section,
+)
+def _start(lab: Lab) -> None:
+    lab.need("stt.start", "stt.cancel")
+    link = lab.link()
+    started = worked(link.call("stt.start", CASES["stt.start"].params), "stt.start")
+    reads_ring = decoded(started, SttStartResult, "the result of stt.start").ring
+    result_of(link.call("stt.cancel", {"session": "conformance"}), "stt.cancel")
+    if reads_ring and "microphone" not in lab.facts.permissions:
+        raise CheckFailed(
+            "it says that it reads the ring, and does not ask for the permission microphone",
+            expected="ring: false, or the permission microphone",
+        )
+
+
+@METHOD_CHECKS.enter(
+    "method.stt.session",
+    "A session of half a second of silence in messages is transcribed, also by a plugin that reads the ring.",
+    CASES["stt.start"].section,
 )
 def _session(lab: Lab) -> None:
     lab.need("stt.start", "stt.finish")

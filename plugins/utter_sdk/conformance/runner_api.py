@@ -8,7 +8,7 @@ from utter_protocol.errors import ErrorCode
 from utter_sdk.conformance.lab import decoded, refused, result_of
 from utter_sdk.conformance.report import CheckFailed, NotApplicable
 from utter_sdk.conformance.runner_lab import Table
-from utter_sdk.conformance.runner_shapes import Explanation, Plugins, Status, Told, Validation
+from utter_sdk.conformance.runner_shapes import Devices, Explanation, Plugins, Status, Told, Validation
 
 if TYPE_CHECKING:
     from utter_sdk.conformance.runner_lab import RunnerLab
@@ -20,6 +20,8 @@ _INVOKE = "runner.invoke"
 _VALIDATE = "runner.validate_plugin"
 _EXPLAIN = "policy.explain"
 _SNAPSHOT = "context.snapshot"
+_DEVICES = "audio.devices"
+_CLOSE = "audio.close"
 _MOST_PLUGINS = 50
 
 
@@ -126,14 +128,14 @@ def _timeout(lab: RunnerLab) -> None:
 
 @RUNNER_API.enter(
     "api.forbidden-methods",
-    "Methods that begin with protocol., input. or $/ cannot be called through runner.invoke: -32003.",
+    "Methods that begin with protocol., input., media. or $/ cannot be called through runner.invoke: -32003.",
     _INVOKE,
     needs="access",
 )
 def _forbidden(lab: RunnerLab) -> None:
     link = lab.link()
     plugin = lab.running_plugin()
-    for method in ("protocol.hello", "input.conformance", "$/cancel"):
+    for method in ("protocol.hello", "input.conformance", "media.conformance", "$/cancel"):
         refused(link.call(_INVOKE, {"plugin": plugin, "method": method}), method, ErrorCode.NOT_PERMITTED)
 
 
@@ -225,3 +227,38 @@ def _context(lab: RunnerLab) -> None:
     meta = decoded(context.pop("meta", None), dict[str, Told], f"meta of {_SNAPSHOT}")
     if set(meta) != set(context):
         raise CheckFailed(f"meta is about {sorted(meta)}, the fields are {sorted(context)}", expected="the same names")
+
+
+@RUNNER_API.enter(
+    "api.audio-devices",
+    "audio.devices lists each microphone and each output once, and at most one of each as chosen and as the default.",
+    _DEVICES,
+    needs="access",
+)
+def _devices(lab: RunnerLab) -> None:
+    answer = lab.link().call(_DEVICES, {})
+    if answer.code == ErrorCode.METHOD_NOT_FOUND:
+        raise NotApplicable("The runner lists no devices.")
+    devices = decoded(result_of(answer, _DEVICES), Devices, _DEVICES)
+    for what, found in (("inputs", devices.inputs), ("outputs", devices.outputs)):
+        names = [one.name for one in found]
+        if len(set(names)) != len(names):
+            raise CheckFailed(f"a name of {what} stands twice: {names}", expected="each name once")
+        if sum(one.chosen for one in found) > 1 or sum(one.default for one in found) > 1:
+            raise CheckFailed(f"several of {what} are chosen, or the default", expected="at most one of each")
+
+
+@RUNNER_API.enter(
+    "api.audio-close",
+    "audio.close without audio.open does nothing, and is answered.",
+    "audio.open, audio.close",
+    needs="access",
+)
+def _close_audio(lab: RunnerLab) -> None:
+    link = lab.link()
+    answer = link.call(_CLOSE, {})
+    if answer.code == ErrorCode.METHOD_NOT_FOUND:
+        raise NotApplicable("The runner opens no microphone for clients.")
+    for message in (answer, link.call(_CLOSE, {})):
+        if result_of(message, _CLOSE) != {}:
+            raise CheckFailed(f"{_CLOSE} was answered {message.result!r}", expected="{}")

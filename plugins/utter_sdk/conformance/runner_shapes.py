@@ -130,6 +130,24 @@ class Explanation(msgspec.Struct):
     args: dict[str, Any]
 
 
+class Device(msgspec.Struct):
+    """A microphone or an output."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    description: str
+    default: bool
+    chosen: bool
+
+
+class Devices(msgspec.Struct):
+    """The result of `audio.devices`."""
+
+    source: str
+    inputs: list[Device]
+    outputs: list[Device]
+    detail: str
+
+
 class Told(msgspec.Struct):
     """Where a field of the context comes from."""
 

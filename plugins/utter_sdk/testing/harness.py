@@ -37,8 +37,9 @@ class PluginHarness(RunnerEnd):
 
     Time is virtual: when every handler waits, it jumps to the next timer, so that `await asyncio.sleep(3600)` is over
     at once. It does not jump while a handler runs on a worker thread: what that waits for by itself (`time.sleep`,
-    `Event.wait`, a program) takes as long as it takes. Nor does it while an `async def` waits for a socket or a
-    program; then it passes as it really does. Threads that the plugin starts by itself are not seen at all.
+    `Event.wait`, a program, a microphone's frames) takes as long as it takes. Nor does it while an `async def` waits
+    for a socket or a program; then it passes as it really does. Threads that the plugin starts by itself are not seen
+    at all.
 
     The test itself is a plain function: no asyncio loop may run on its thread.
 

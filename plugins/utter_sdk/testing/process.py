@@ -45,6 +45,8 @@ class PluginProcess(RunnerEnd):
         handshake: whether entering sends protocol.hello, plugin.describe and plugin.health.
         timeout: seconds that any wait may take unless it says otherwise.
         transport: as in the plugin's manifest. For `connect` and `listen` the socket is UTTER_PLUGIN_SOCKET.
+        fds: descriptors that it inherits, by the variable that names the number, such as `AudioRing.fds`; they stay
+            the caller's.
         spawned: whether the plugin is to believe that the runner has started it (it gets a UTTER_INSTANCE). One that
             was started by somebody else outlives its connection; see `reconnect`.
 
@@ -65,6 +67,7 @@ class PluginProcess(RunnerEnd):
         timeout: float = 10.0,
         transport: Transport = "stdio",
         spawned: bool = True,
+        fds: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(settings)
         self.junk = b""
@@ -76,6 +79,7 @@ class PluginProcess(RunnerEnd):
         self._timeout = timeout
         self._transport: Transport = transport
         self._spawned = spawned
+        self._fds = dict(fds or {})
         self._write_lock = threading.Lock()
         self._stderr = bytearray()
         self._stderr_ended = False
@@ -247,7 +251,7 @@ class PluginProcess(RunnerEnd):
 
     def _spawn(self) -> None:
         self._door = Door(self._transport)
-        env = {**os.environ, **self._env}
+        env = {**os.environ, **self._env, **{name: str(fd) for name, fd in self._fds.items()}}
         if self._door.path:
             env["UTTER_PLUGIN_SOCKET"] = self._door.path
             env.pop("UTTER_INSTANCE", None)
@@ -264,6 +268,7 @@ class PluginProcess(RunnerEnd):
                 cwd=self._cwd,
                 env=env,
                 start_new_session=True,
+                pass_fds=tuple(self._fds.values()),
             )
         except BaseException:
             self._door.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from utter_runner.cli import ptt as ptt_command
+from utter_runner.cli.audio import group as audio
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command, of_explanation
 from utter_runner.cli.guard import say
@@ -62,6 +63,7 @@ app = typer.Typer(
 policy = typer.Typer(help="Ask what the policy decides.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
+app.add_typer(audio, name="audio")
 
 
 def run(arguments: list[str]) -> int:

@@ -26,7 +26,7 @@ class Exit(IntEnum):
     BLOCKED = 3
     """Policy denied a step, it was not confirmed, or the runner does not accept this client."""
     UNAVAILABLE = 4
-    """The runner or a plugin cannot be reached, or did not answer in time."""
+    """The runner, a plugin or the microphone cannot be reached, or did not answer in time."""
     INTERRUPTED = 130
     """Ctrl-C: 128 + SIGINT, as shells have it."""
     BROKEN_PIPE = 141

@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import os
 import select
-import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.cli.ask import serve_confirm
@@ -20,6 +19,7 @@ from utter_runner.cli.busy import Busy
 from utter_runner.cli.connection import CALL_TIMEOUT_S, UsageError
 from utter_runner.cli.exits import Exit, of_session
 from utter_runner.cli.guard import say
+from utter_runner.cli.interrupts import Interrupts
 from utter_runner.cli.lines import event_line, session_of
 from utter_runner.cli.text import document
 from utter_sdk.client import RunnerUnavailable
@@ -83,7 +83,7 @@ def finish(report: dict[str, Any]) -> Exit:
 def live(client: Client, *, as_json: bool) -> Exit:
     """Press, show the session's events, release at Enter, Ctrl-C or elsewhere, and end with the report."""
     serve_confirm(client)
-    with client.subscribe("runner.events") as stream, _Interrupts() as interrupts:
+    with client.subscribe("runner.events") as stream, Interrupts() as interrupts:
         session = str(client.call("ptt.press", {}, CALL_TIMEOUT_S)["session"])
         try:
             say("Listening. Press Enter when you have finished speaking.")
@@ -95,36 +95,11 @@ def live(client: Client, *, as_json: bool) -> Exit:
     return finish(report)
 
 
-class _Interrupts:
-    """Ctrl-C while it is in force: the first one makes `fd` readable, every other one is a KeyboardInterrupt."""
-
-    def __enter__(self) -> Self:
-        self.fd, self._wake = os.pipe()
-        self._armed = True
-        self._before = signal.signal(signal.SIGINT, self._take)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-        os.close(self.fd)
-        os.close(self._wake)
-
-    def disarm(self) -> None:
-        """Make the next Ctrl-C a KeyboardInterrupt."""
-        self._armed = False
-
-    def _take(self, *_: object) -> None:
-        if not self._armed:
-            raise KeyboardInterrupt
-        self._armed = False
-        os.write(self._wake, b"\0")
-
-
 class _Live:
     """Follows one session. While it is held, the keyboard and Ctrl-C are watched beside the events."""
 
     def __init__(
-        self, client: Client, stream: Subscription, session: str, interrupts: _Interrupts, *, as_json: bool
+        self, client: Client, stream: Subscription, session: str, interrupts: Interrupts, *, as_json: bool
     ) -> None:
         self._client = client
         self._stream = stream

@@ -48,7 +48,8 @@ def cell(value: object, style: str = "") -> Text:
     return Text(harmless(value), style=style)
 
 
-def _grid() -> Table:
+def name_grid() -> Table:
+    """An empty table of names and values."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -106,7 +107,7 @@ def print_status(out: Console, status: Mapping[str, Any]) -> None:
     """`runner.status`."""
     versions = f"{status.get('version', '?')} (protocol {status.get('protocol', '?')}, abi {status.get('abi', '?')})"
     out.print(Text.assemble(("utter-runner ", "bold"), cell(versions)))
-    grid = _grid()
+    grid = name_grid()
     state = str(status.get("state", "?"))
     since = f"{state}, for {duration(float(status.get('uptime_s', 0)))}, pid {status.get('pid', '?')}"
     grid.add_row("State", cell(since, "green" if state == "ready" else "yellow"))
@@ -182,7 +183,7 @@ def _print_trouble(out: Console, plugin: Mapping[str, Any]) -> None:
 def print_explanation(out: Console, explanation: Mapping[str, Any]) -> None:
     """`policy.explain`."""
     decision = str(explanation.get("decision", "?"))
-    grid = _grid()
+    grid = name_grid()
     grid.add_row("Decision", cell(decision, {"allow": "green", "deny": "red"}.get(decision, "yellow")))
     grid.add_row("Why", cell(explanation.get("detail", "")))
     grid.add_row("Rule", cell(explanation.get("rule", "")))

@@ -18,6 +18,7 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
@@ -32,6 +33,7 @@ from utter_protocol.methods import (
     WireError,
 )
 from utter_runner.actions.gate import decision_name
+from utter_runner.clients.microphone import Listeners
 from utter_runner.policy import Deny, Origin
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.clients.microphone import Microphone
     from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
     from utter_runner.rpc.peer import Peer
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
-_FORBIDDEN_PREFIXES = ("protocol.", "input.", "stream.", "$/")
+_FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
 class Speaker(Protocol):
@@ -107,6 +110,8 @@ class ClientApi:
         commands: the way from text to actions.
         voice: the spoken session.
         speaker: speaks texts.
+        microphone: what `audio.open` holds.
+        devices: returns what `audio.devices` answers.
         context: returns the desktop's state, of the sources named or of all.
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
@@ -124,6 +129,8 @@ class ClientApi:
         commands: Commands,
         voice: Voice,
         speaker: Speaker,
+        microphone: Microphone,
+        devices: Callable[[], Awaitable[object]],
         context: Callable[[list[str]], Awaitable[object]],
         streams: Subscriptions,
         data: DataPlane,
@@ -137,6 +144,8 @@ class ClientApi:
         self._commands = commands
         self._voice = voice
         self._speaker = speaker
+        self._listeners = Listeners(microphone)
+        self._devices = devices
         self._context = context
         self._streams = streams
         self._data = data
@@ -156,6 +165,8 @@ class ClientApi:
             "ptt.toggle": self._answering(voice.toggle),
             "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
             "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
+            "audio.open": self._open_audio,
+            "audio.close": self._close_audio,
             "stream.subscribe": streams.subscribe,
             "stream.ack": lambda peer, request_id, params: streams.acknowledge(peer, params, request_id),
             "stream.stop": streams.stop,
@@ -166,6 +177,7 @@ class ClientApi:
             "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
+            "audio.devices": lambda _params: self._devices(),
         }
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -185,6 +197,7 @@ class ClientApi:
 
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
+        self._listeners.close(peer)
         self._streams.forget(peer)
         self._data.forget(peer)
 
@@ -262,7 +275,6 @@ class ClientApi:
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
-        permissions = handshake.permissions if handshake else instance.spec.permissions
         peer.reply_object(
             request_id,
             {
@@ -284,7 +296,7 @@ class ClientApi:
                 ],
                 "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
                 # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in permissions],
+                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
             },
         )
 
@@ -302,6 +314,15 @@ class ClientApi:
                 "args": {} if isinstance(decision, Deny) else decision.args,
             },
         )
+
+    # ---- the microphone
+
+    def _open_audio(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
+        self._tasks.start(peer, request_id, "audio.open", partial(self._listeners.open, peer))
+
+    def _close_audio(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
+        self._listeners.close(peer)
+        peer.reply_object(request_id, {})
 
     # ---- doing
 

@@ -6,7 +6,6 @@ its receiver does to position and flags is nobody else's business.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -110,8 +109,7 @@ class Passing:
         result = FdRingResult(
             rate=layout.rate, channels=layout.channels, capacity=layout.capacity, header_size=HEADER_SIZE
         )
-        # Opened anew: a reader shares neither position nor flags with anybody, and cannot write.
-        fds = [os.open(f"/proc/self/fd/{self._ring.fd}", os.O_RDONLY | os.O_CLOEXEC)]
+        fds = [self._ring.open_again()]
         try:
             if params.wake:
                 fds.append(self._wakers.open())

@@ -2,7 +2,7 @@
 
 Rules here: only `RingWriter` changes the memory. `write` may be called from any thread, copies, moves the position and
 wakes, and never waits for a reader: a slow, stopped or hostile reader loses frames and disturbs nobody. Layout,
-arithmetic and the reading come from `utter_protocol.ring`.
+arithmetic, the order of writing and the reading come from `utter_protocol.ring`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ import sys
 import threading
 
 from utter_protocol.ring import (
-    CLAIMED,
-    COUNTERS_END,
-    COUNTERS_OFFSET,
-    GENERATION,
     HEADER_SIZE,
-    POSITION,
-    Fence,
     RingError,
     RingLayout,
+    RingPen,
     RingView,
     check_byte_order,
     pack_header,
-    spans,
 )
 from utter_runner.dataplane.memfd import new_memfd
 
@@ -40,18 +34,13 @@ _ONE = (1).to_bytes(8, sys.byteorder)
 class RingWriter:
     """The one writer of a ring. Construct it with `create`."""
 
-    def __init__(self, fd: int, layout: RingLayout, memory: mmap.mmap, note: str) -> None:
-        self.layout = layout
+    def __init__(self, fd: int, memory: mmap.mmap, note: str) -> None:
+        self._pen = RingPen(memory)
+        self.layout = self._pen.layout
         self.note = note
         """What this kernel could not do, in one sentence, or nothing."""
         self._fd = fd
-        self._memory = memory
-        self._bytes = memoryview(memory)
-        self._counters = self._bytes[COUNTERS_OFFSET:COUNTERS_END].cast("Q")
-        self._position = 0
-        self._generation = 0
         self._wakers: tuple[int, ...] = ()
-        self._fence = Fence()
         # Held for one copy at a time: a source that was given up may still deliver, and a waker must not be closed
         # (and its number used again) while it is being written to.
         self._lock = threading.Lock()
@@ -71,7 +60,7 @@ class RingWriter:
             os.ftruncate(fd, layout.size)
             memory = mmap.mmap(fd, layout.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
             memory[:HEADER_SIZE] = pack_header(layout)
-            return cls(fd, layout, memory, _seal(fd))
+            return cls(fd, memory, _seal(fd))
         except BaseException:
             os.close(fd)
             raise
@@ -81,15 +70,24 @@ class RingWriter:
         """The memfd, to be passed to readers. It stays this object's."""
         return self._fd
 
+    def open_again(self) -> int:
+        """Return a descriptor for a reader, which is the caller's. Raises OSError.
+
+        It is opened anew: it shares neither position nor flags with anybody's, and nobody can write through it.
+        """
+        # A reader may have taken away the permission to open it, which does not take more than its descriptor.
+        os.fchmod(self._fd, 0o600)
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
     @property
     def position(self) -> int:
         """Frames written since the ring was made."""
-        return self._position
+        return self._pen.position
 
     @property
     def generation(self) -> int:
         """Counts the openings of the source."""
-        return self._generation
+        return self._pen.generation
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Appends whole frames. Of more frames than the ring holds, the last ones stay.
@@ -99,37 +97,16 @@ class RingWriter:
         Raises:
             ValueError: not a whole number of frames, or the ring is closed.
         """
-        view = memoryview(data).cast("B")
-        frames, rest = divmod(len(view), self.layout.frame_size)
-        if rest:
-            raise ValueError(f"{len(view)} bytes are not whole frames of {self.layout.frame_size} bytes")
-        if not frames:
-            return
         with self._lock:
             if self._fd < 0:
                 raise ValueError("the audio ring is closed")
-            end = self._position + frames
-            kept = min(frames, self.layout.capacity)
-            self._counters[CLAIMED] = end
-            self._fence()
-            self._copy(view[len(view) - kept * self.layout.frame_size :], end - kept, kept)
-            self._fence()
-            self._counters[POSITION] = end
-            self._position = end
-            self._wake()
-
-    def _copy(self, view: memoryview, start: int, count: int) -> None:
-        at = 0
-        for offset, length in spans(self.layout, start, count):
-            self._bytes[offset : offset + length] = view[at : at + length]
-            at += length
+            if self._pen.write(data):
+                self._wake()
 
     def new_generation(self) -> int:
         """Says that the source was opened again: what follows is not continuous with what is there."""
         with self._lock:
-            self._generation += 1
-            self._counters[GENERATION] = self._generation
-            return self._generation
+            return self._pen.new_generation()
 
     def attach(self, fd: int) -> None:
         """Wakes `fd` on every write: an eventfd or the writing end of a pipe, non-blocking; it stays the caller's.
@@ -168,9 +145,7 @@ class RingWriter:
         with self._lock:
             if self._fd < 0:
                 return
-            self._counters.release()
-            self._bytes.release()
-            self._memory.close()
+            self._pen.close()
             os.close(self._fd)
             self._fd = -1
             self._wakers = ()

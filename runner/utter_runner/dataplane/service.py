@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from utter_runner.dataplane.books import Hold, Scope
     from utter_runner.dataplane.handles import HandleStore
     from utter_runner.dataplane.ring import RingWriter
-    from utter_runner.dataplane.wakers import RingWakers
+    from utter_runner.dataplane.wakers import RingEnds, RingWakers
     from utter_runner.rpc.peer import Peer
 
 logger = logging.getLogger(__name__)
@@ -125,6 +125,10 @@ class DataPlane:
     def plugin(self, plugin_id: str, *, may_hear: bool) -> Caller:
         """A plugin."""
         return Caller(self._store.plugin(plugin_id), may_hear)
+
+    def open_ring(self) -> RingEnds:
+        """Return the ring's descriptors for a process that inherits them. Raises OSError."""
+        return self._wakers.open_ring()
 
     def forget(self, peer: Peer) -> None:
         """A client's connection is gone, and with it what it held."""

@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from utter_protocol.contracts import METHODS, is_reserved, methods_of
+from utter_protocol.contracts import FOR_THE_RUNNER, METHODS, is_reserved, methods_of
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.host import (
     HostActionParams,
@@ -180,7 +180,7 @@ class HostRequests:
                 {"capability": capability, "requires": list(instance.requires)},
             )
         contract = METHODS.get(method)
-        if method.startswith("input.") or (contract is not None and contract.capability == "action.invoke@1"):
+        if method.startswith(FOR_THE_RUNNER) or (contract is not None and contract.capability == "action.invoke@1"):
             raise RpcError(ErrorCode.NOT_PERMITTED, f"{method} is not for plugins; host.action is", {"method": method})
         provider = self._supervisor.provider(capability, besides=instance.id)
         if provider is None:

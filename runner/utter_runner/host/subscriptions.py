@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from utter_protocol.contracts import STREAMS
+from utter_protocol.contracts import FOR_THE_RUNNER, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import StreamAckParams, StreamStopParams, SubscribeParams, SubscribeResult
 from utter_runner.rpc.params import decode_params
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from utter_runner.host.upstream import Upstream
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
-
-_FOR_THE_RUNNER = "input."
 
 
 class OwnStream(Protocol):
@@ -72,7 +70,7 @@ class Subscriptions:
     def subscribe(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         """`stream.subscribe` of a client. Raises RpcError."""
         params = decode_params(raw, SubscribeParams)
-        if params.method.startswith(_FOR_THE_RUNNER):
+        if params.method.startswith(FOR_THE_RUNNER):
             raise RpcError(
                 ErrorCode.NOT_PERMITTED, f"{params.method} is for the runner alone", {"method": params.method}
             )

@@ -14,6 +14,7 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import MAX_DECLARED, load_registry
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.inherited import RING_CAPABILITY
 from utter_protocol.manifest import unknown_permissions
 from utter_protocol.methods import DescribeResult, HealthResult, HelloParams, HelloResult
 from utter_protocol.versions import Negotiated, negotiate
@@ -121,6 +122,11 @@ def _unite(
         warnings.append(f"The plugin is declared as kind {spec.kind} and calls itself {hello.plugin.kind}.")
     if hello.transport != spec.transport:
         warnings.append(f"The plugin is connected over {spec.transport} and says that it speaks {hello.transport}.")
+    if spec.transport == "stdio" and RING_CAPABILITY in hello.requires and RING_CAPABILITY not in spec.requires:
+        warnings.append(
+            f"It requires {RING_CAPABILITY} in protocol.hello only, which is too late to inherit the audio ring over "
+            "stdio. Add it to requires in its manifest or its [[plugin]] table."
+        )
     provides = _union(spec.provides, hello.provides)
     requires = _union(spec.requires, hello.requires)
     permissions = _union(spec.permissions, hello.permissions)

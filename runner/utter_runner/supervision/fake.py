@@ -62,6 +62,7 @@ class FakeInstance:
         answers: by method; a method that is not there is never answered, until the test says `answer`.
         provides: capabilities.
         requires: capabilities.
+        permissions: what it may do.
         deadlines: where time-outs are kept; without it requests have none.
     """
 
@@ -72,11 +73,18 @@ class FakeInstance:
         *,
         provides: Iterable[str] = (),
         requires: Iterable[str] = (),
+        permissions: Iterable[str] = (),
         deadlines: Deadlines | None = None,
     ) -> None:
         self.id = plugin
         self.answers = dict(answers or {})
-        self.spec = PluginSpec(id=plugin, argv=("fake",), provides=tuple(provides), requires=tuple(requires))
+        self.spec = PluginSpec(
+            id=plugin,
+            argv=("fake",),
+            provides=tuple(provides),
+            requires=tuple(requires),
+            permissions=tuple(permissions),
+        )
         self.handshake: Handshake | None = None
         self.epoch = 1
         self.status: Status = "ready"
@@ -108,6 +116,11 @@ class FakeInstance:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
 
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """What it may do."""
+        return self.handshake.permissions if self.handshake else self.spec.permissions
+
     def describe(self, *, methods: Iterable[str] = (), streams: Iterable[str] = (), kind: str = "bundle") -> None:
         """Say in a handshake what it answers and sends."""
         self.handshake = Handshake(
@@ -116,7 +129,7 @@ class FakeInstance:
             negotiated=Negotiated(PROTOCOL, ABI, ()),
             provides=self.spec.provides,
             requires=self.spec.requires,
-            permissions=(),
+            permissions=self.spec.permissions,
             methods=tuple(methods),
             streams=tuple(streams),
             health=HealthResult(),

@@ -18,10 +18,11 @@ import trio
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
 from utter_runner.rpc.credentials import peer_credentials
+from utter_runner.rpc.descriptors import close_all
 from utter_runner.rpc.interface import guarded
 from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.replies import wait_reply
-from utter_runner.supervision.launch import SpawnError, abandon, launch
+from utter_runner.supervision.launch import NOTHING, SpawnError, abandon, launch
 from utter_runner.supervision.link import Meeting
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from utter_runner.rpc.interface import Limits, OnReply
     from utter_runner.rpc.reactor import Reactor
     from utter_runner.supervision.dialect import Dialect, Handshake
-    from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.launch import Inherited, Launched
     from utter_runner.supervision.spec import PluginSpec, Timing
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,11 @@ def _nothing() -> None:
 
 
 class Instance:
-    """A plugin. (id, epoch) names one incarnation of it; `launched` is the process of the first, if it runs already."""
+    """A plugin. (id, epoch) names one incarnation of it.
+
+    `launched` is the process of the first epoch, if it runs already; `inherit` makes what a process inherits whose spec
+    says that it inherits the ring.
+    """
 
     def __init__(
         self,
@@ -105,6 +110,7 @@ class Instance:
         requests: PluginRequests,
         on_change: Callable[[Instance], None],
         launched: Launched | None = None,
+        inherit: Callable[[], Inherited] | None = None,
     ) -> None:
         self.spec = spec
         self.epoch = 0
@@ -136,6 +142,8 @@ class Instance:
         self._requests = requests
         self._on_change = on_change
         self._launched = launched
+        self._inherit = inherit
+        self._inherited = NOTHING
         self._meeting = Meeting(spec, timing, reactor, deadlines)
         self._other_pid: int | None = None
 
@@ -158,6 +166,11 @@ class Instance:
     def requires(self) -> tuple[str, ...]:
         """What it requires."""
         return self.handshake.requires if self.handshake else self.spec.requires
+
+    @property
+    def permissions(self) -> tuple[str, ...]:
+        """What it may do."""
+        return self.handshake.permissions if self.handshake else self.spec.permissions
 
     def move(self, event: Event, detail: str = "") -> None:
         """Go through one transition and tell whoever wants to know."""
@@ -200,16 +213,38 @@ class Instance:
             self._attach_socket(connection)
             return
         launched, self._launched = self._launched, None
-        launched = launched or launch(self.spec, self.epoch, self._environ, self._meeting.endpoint)
+        launched = launched or self._launch()
         self._meeting.take(launched.endpoint)
         try:
             process = ChildProcess(launched, self._reactor, self._on_stderr)
         except OSError as error:
             abandon(launched)
+            self._end_inherited()
             raise SpawnError(f"the runner cannot watch over it: {error.strerror}") from error
         self.process = process
         if self.spec.transport == "stdio":
             self._attach(process.stdout_fd, process.stdin_fd)
+
+    def _launch(self) -> Launched:
+        inherited = NOTHING
+        if self.spec.inherits_ring and self._inherit is not None:
+            try:
+                inherited = self._inherit()
+            except OSError as error:
+                raise SpawnError(f"the audio ring cannot be opened for it: {error.strerror}") from error
+        try:
+            launched = launch(self.spec, self.epoch, self._environ, self._meeting.endpoint, inherited.fds)
+        except BaseException:
+            inherited.end()
+            raise
+        finally:
+            close_all(inherited.fds.values())
+        self._inherited = inherited
+        return launched
+
+    def _end_inherited(self) -> None:
+        inherited, self._inherited = self._inherited, NOTHING
+        inherited.end()
 
     async def connect(self) -> None:
         """Wait until runner and process are connected. Raises RpcError when they are not in time."""
@@ -298,6 +333,7 @@ class Instance:
                 if peer is not None:
                     peer.close(reason)
                     self.late_replies += peer.late_replies
+                self._end_inherited()
                 self.process = self.peer = self._other_pid = None
                 self._meeting.occupied(by_plugin=False)
         return process.returncode if process is not None else None
@@ -445,7 +481,7 @@ class Instance:
             "provides": list(self.provides),
             "requires": list(self.requires),
             "missing_requires": list(self.missing),
-            "permissions": list(handshake.permissions if handshake else self.spec.permissions),
+            "permissions": list(self.permissions),
             "negotiated": (
                 {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi} if handshake else None
             ),

@@ -1,8 +1,9 @@
-"""Starting a plugin's process with nothing inherited.
+"""Starting a plugin's process with nothing inherited but what was made for it.
 
 Rules here: no trio and nothing else that is slow to import, because the first epoch of every plugin is started before
-the daemon has loaded itself, so that both start side by side. No descriptor of the runner is inherited, and only the
-variables that are named. A plugin that connects finds its socket: it is made before the process.
+the daemon has loaded itself, so that both start side by side. No descriptor of the runner is inherited but those that
+are handed in for this one process, and only the variables that are named. A plugin that connects finds its socket: it
+is made before the process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, make_directory, remove_stale
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from utter_runner.supervision.spec import PluginSpec
 
@@ -40,6 +41,21 @@ class Launched(NamedTuple):
     tmp: str
     """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
     endpoint: Endpoint | None = None
+
+
+class Inherited(NamedTuple):
+    """Descriptors that one process is to inherit beside its pipes, for one epoch.
+
+    Attributes:
+        fds: by the variable in which the process finds the number; whoever starts it closes them when it has them.
+        end: to be called once, when the epoch is over, or when there will be none.
+    """
+
+    fds: Mapping[str, int]
+    end: Callable[[], object]
+
+
+NOTHING = Inherited({}, lambda: None)
 
 
 class SpawnError(Exception):
@@ -99,8 +115,14 @@ def make_way(spec: PluginSpec) -> None:
         raise SpawnError(str(error)) from None
 
 
-def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str], endpoint: Endpoint | None = None) -> Launched:
-    """Start a plugin's program in a session of its own, with pipes for 0, 1 and 2 and no other descriptor.
+def launch(
+    spec: PluginSpec,
+    epoch: int,
+    environ: Mapping[str, str],
+    endpoint: Endpoint | None = None,
+    fds: Mapping[str, int] = NOTHING.fds,
+) -> Launched:
+    """Start a plugin's program in a session of its own, with pipes for 0, 1 and 2 and no descriptor that is not named.
 
     It must be called on the main thread: the kernel ties the parent-death signal to the thread that forked.
 
@@ -110,6 +132,7 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str], endpoint: E
         epoch: which incarnation this is.
         environ: the runner's own environment.
         endpoint: what a plugin with the transport `connect` dials, if it was made for an earlier epoch.
+        fds: what it inherits beside its pipes, by the variable that names the number; they stay the caller's.
 
     Raises:
         SpawnError: no such program, not executable, no such directory, or its socket or temporary directory cannot be
@@ -123,7 +146,7 @@ def launch(spec: PluginSpec, epoch: int, environ: Mapping[str, str], endpoint: E
     tmp = ""
     try:
         tmp = _make_tmp(spec, key, environ)
-        return Launched(_spawn(spec, mark, tmp, environ), mark, tmp, made)
+        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made)
     except SpawnError:
         remove_tmp(tmp)
         if made is not None and made is not endpoint:
@@ -159,8 +182,11 @@ def abandon(launched: Launched) -> None:
     remove_tmp(launched.tmp)
 
 
-def _spawn(spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str], fds: Mapping[str, int]
+) -> subprocess.Popen[bytes]:
     env = plugin_environment(environ, mark, {"TMPDIR": tmp, **spec.env}, spec.pass_env, spec.socket_path)
+    env.update({name: str(fd) for name, fd in fds.items()})
     directory = spec.cwd or env.get("HOME") or "/"
     program = shutil.which(spec.argv[0], path=env["PATH"])
     if program is None:
@@ -181,6 +207,8 @@ def _spawn(spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str]) ->
             env=env,
             cwd=directory,
             start_new_session=True,
+            # They become inheritable in the child, after the fork; here they stay close-on-exec.
+            pass_fds=tuple(fds.values()),
         )
     except OSError as error:
         raise SpawnError(f"{program} cannot be started: {error.strerror}") from error

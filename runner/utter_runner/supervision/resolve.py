@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from utter_protocol import PROTOCOL
+from utter_protocol.inherited import MICROPHONE, RING_CAPABILITY
 from utter_protocol.manifest import (
     Manifest,
     ManifestError,
@@ -86,6 +87,10 @@ def resolve(
     if argv is None:
         raise ResolveError(_nothing_to_run(entry, plugin_dirs))
     settings = {**(manifest.settings if manifest else {}), **entry.settings}
+    requires = _union(manifest.requires if manifest else (), entry.requires)
+    permissions = _union(manifest.permissions if manifest else (), entry.permissions)
+    wants_ring = transport == "stdio" and RING_CAPABILITY in requires
+    no_ring = _no_ring(runtime, permissions) if wants_ring else ""
     return PluginSpec(
         id=entry.id,
         argv=tuple(argv),
@@ -98,9 +103,10 @@ def resolve(
         cwd=entry.cwd or (str(directory) if directory is not None else None),
         env=entry.env,
         pass_env=tuple(entry.pass_env),
+        inherits_ring=wants_ring and not no_ring,
         provides=_union(manifest.provides if manifest else (), entry.provides),
-        requires=_union(manifest.requires if manifest else (), entry.requires),
-        permissions=_union(manifest.permissions if manifest else (), entry.permissions),
+        requires=requires,
+        permissions=permissions,
         restart=entry.restart,
         settings=settings,
         settings_schema=(
@@ -108,7 +114,7 @@ def resolve(
             if manifest is not None and manifest.config_schema
             else None
         ),
-        warnings=tuple(_warnings(entry)),
+        warnings=(*_warnings(entry), *filter(None, [no_ring])),
     )
 
 
@@ -124,6 +130,18 @@ def _warnings(entry: PluginConfig) -> Iterator[str]:
         yield "Every program of this user may attach as this plugin: it has spawn = false and no allow_binaries."
     if entry.spawn and entry.allow_binaries is not None:
         yield "allow_binaries has no effect: it is for plugins with spawn = false."
+
+
+def _no_ring(runtime: Runtime, permissions: Iterable[str]) -> str:
+    """Why a plugin over stdio that requires the audio ring does not get it, or nothing."""
+    if runtime == "wasm":
+        return f'It requires {RING_CAPABILITY}, but a module (runtime = "wasm") cannot be given the audio ring.'
+    if MICROPHONE not in permissions:
+        return (
+            f"It requires {RING_CAPABILITY} and does not get the audio ring, for it lacks the permission "
+            f'"{MICROPHONE}". Add that to permissions in its manifest or its [[plugin]] table.'
+        )
+    return ""
 
 
 def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tuple[Manifest | None, Path]:

@@ -33,6 +33,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         spawn: whether the runner starts it, or waits until somebody else has.
         allow_binaries: the executables that may attach as one that somebody else started; None for any of this user.
         env: variables to set on top of the plugin environment; `pass_env` names those passed on as they are.
+        inherits_ring: whether its process inherits the audio ring.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
         settings_schema: None when the manifest has none.
     """
@@ -48,6 +49,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
+    inherits_ring: bool = False
     provides: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()

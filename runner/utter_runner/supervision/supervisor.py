@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from utter_runner.rpc.reactor import Reactor
     from utter_runner.supervision.dialect import Dialect
     from utter_runner.supervision.instance import PluginRequests
-    from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.launch import Inherited, Launched
     from utter_runner.supervision.spec import PluginSpec, Timing
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Supervisor:
         prepare: awaited after the handshake and before admission; what it raises as RpcError fails the epoch.
         on_change: called after every change of a plugin's status.
         launched: processes of first epochs that run already, by plugin id.
+        inherit: makes the descriptors for one process that inherits the audio ring.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Supervisor:
         prepare: Callable[[Instance], Awaitable[None]],
         on_change: Callable[[Instance], None],
         launched: Mapping[str, Launched] | None = None,
+        inherit: Callable[[], Inherited] | None = None,
     ) -> None:
         self._registry = registry
         self._timing = timing
@@ -107,6 +109,7 @@ class Supervisor:
                 requests=requests,
                 on_change=on_change,
                 launched=(launched or {}).get(spec.id),
+                inherit=inherit,
             )
             self._lives[spec.id] = _Life(instance, timing)
 

@@ -5,17 +5,21 @@ Rules here: only wiring; audio libraries are loaded by what uses them, when it o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from utter_protocol.methods import SpeakParams
 from utter_runner.rpc.params import decode_params
+from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
 from utter_runner.voice.capture.capture import Capture
+from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
 from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.devices import list_devices
 from utter_runner.voice.level import LevelMeter
 from utter_runner.voice.playback import Playback
 from utter_runner.voice.plugin_keys import PluginKeys
@@ -55,7 +59,9 @@ class Voice:
         speaker: speaks texts.
         recogniser: speech to text; it must hear what plugins announce as `stt.final`.
         level: measures the microphone.
+        microphone: what keeps it open.
         ring: the microphone's audio.
+        devices: lists what the configuration can name.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -75,15 +81,16 @@ class Voice:
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
-        self._capture = Capture(
+        self._capture = self.microphone = Capture(
             _source(audio),
             mode=audio.capture,
-            on_event=emit,
+            on_event=self._on_audio,
             ring_seconds=float(audio.ring_seconds),
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
         )
         self.ring = self._capture.ring
+        self.devices = partial(list_devices, audio)
         self._playback = Playback(
             audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
         )
@@ -92,7 +99,9 @@ class Voice:
         )
         self._announcer = Announcer(self.speaker, voice.speak, emit)
         self.level = LevelMeter(self._capture, on_level)
-        self.recogniser = PluginRecogniser(supervisor, hints=hints, language=voice.language, start_timeout=timeout)
+        self.recogniser = PluginRecogniser(
+            supervisor, hints=hints, language=voice.language, start_timeout=timeout, ring=self.ring
+        )
         self._activity = SileroActivity(wanted=voice.vad == "auto")
         self.controller = VoiceController(
             feed=self._capture,
@@ -113,6 +122,7 @@ class Voice:
                 stt_timeout_ms=round(timeout * 1000),
             ),
         )
+        self._fault_alarm = FaultAlarm(self.controller.alarm, emit)
         self._plugin_keys = PluginKeys(open_stream, self.controller)
         self._hotkeys: Hotkeys | None = None
         if config.hotkeys.enabled:
@@ -128,6 +138,9 @@ class Voice:
             nursery.start_soon(self.level.run)
             if self._hotkeys is not None:
                 nursery.start_soon(self._run_hotkeys, self._hotkeys)
+
+    def _on_audio(self, event: dict[str, Any]) -> None:
+        self._fault_alarm.emit(event, permanent=bool(self._capture.hopeless))
 
     async def _run_controller(self, task_status: trio.TaskStatus[None]) -> None:
         await self.controller.run(task_status=task_status)
@@ -211,11 +224,11 @@ def _source(audio: AudioConfig) -> AudioSource:
     if audio.source == "sounddevice":
         from utter_runner.voice.capture.portaudio import PortAudioSource  # noqa: PLC0415 - only what is configured
 
-        return PortAudioSource(audio.device or "")
+        return PortAudioSource(audio.device) if audio.device else MicrophonesOnly(PortAudioSource())
     if audio.source == "pw-record":
         from utter_runner.voice.capture.pw_record import PwRecordSource  # noqa: PLC0415 - as above
 
-        return PwRecordSource(audio.device or "")
+        return PwRecordSource(audio.device) if audio.device else MicrophonesOnly(PwRecordSource())
     if audio.source == "wav":
         from utter_runner.voice.capture.wav import WavSource  # noqa: PLC0415 - as above
 

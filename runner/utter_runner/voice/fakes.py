@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -52,6 +52,17 @@ class FakeFeed:
     def oldest(self) -> int:
         """The first readable frame of this opening."""
         return max(self._opened_at, self.position - self.capacity)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """As `Capture.status`."""
+        return {
+            "capture": "on-demand",
+            "open": self.holders > 0 and self.fault is None,
+            "device": "the fake microphone",
+            "faults": int(self.fault is not None),
+            "detail": self.fault or "",
+        }
 
     async def acquire(self) -> None:
         """Open the microphone; see `AudioFeed.acquire`."""

@@ -5,7 +5,8 @@ effects out and has no ifs of its own about states, and the documentation's diag
 
 There are at most two sessions: the front one, which has the recogniser and the router, and one queued behind it. What
 the user does concerns the newest of them; what a collaborator reports concerns the session that it works for. In
-`IDLE` there is no session.
+`IDLE` there is no session. `LISTEN` comes from something that may be mistaken, such as a wake word: it opens sessions,
+and ends none, nor a confirmation.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Event(Enum):
     TAP = "tap"
     LATCH = "latching tap"
     TOGGLE = "toggle"
+    LISTEN = "listen"
     LIMIT = "maximum length"
     PAUSE = "nobody speaks"
     CAPTURED = "audio complete"
@@ -93,6 +95,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
     _S.IDLE: {
         _E.PRESS: Transition(_S.LISTENING, _F.OPEN),
         _E.TOGGLE: Transition(_S.LATCHED, _F.OPEN),
+        _E.LISTEN: Transition(_S.LATCHED, _F.OPEN),
     },
     _S.LISTENING: {
         _E.RELEASE: Transition(_S.TAIL, _F.STOP),
@@ -123,6 +126,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
         _E.SILENCE: _DROPPED,
         _E.PRESS: Transition(_S.RECOGNISING, _F.QUEUE),
         _E.TOGGLE: Transition(_S.RECOGNISING, _F.QUEUE),
+        _E.LISTEN: Transition(_S.RECOGNISING, _F.QUEUE),
         _E.FAULT: _DROPPED,
         _E.CANCEL: _DROPPED,
     },
@@ -132,6 +136,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
         _E.END: _DROPPED,
         _E.PRESS: Transition(_S.PLANNING, _F.QUEUE),
         _E.TOGGLE: Transition(_S.PLANNING, _F.QUEUE),
+        _E.LISTEN: Transition(_S.PLANNING, _F.QUEUE),
         _E.FAULT: _DROPPED,
         _E.CANCEL: _DROPPED,
     },
@@ -150,6 +155,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
         _E.END: _DROPPED,
         _E.PRESS: Transition(_S.ACTING, _F.QUEUE),
         _E.TOGGLE: Transition(_S.ACTING, _F.QUEUE),
+        _E.LISTEN: Transition(_S.ACTING, _F.QUEUE),
         _E.FAULT: _DROPPED,
         _E.CANCEL: _DROPPED,
     },

@@ -30,14 +30,17 @@ _decode = msgspec.json.Decoder(KeyItem).decode
 class Key(Protocol):
     """What a key does (VoiceController)."""
 
-    def press(self) -> object:
-        """The push-to-talk key went down."""
+    def press(self, at: int | None = None) -> object:
+        """The push-to-talk key went down; `at` is the first frame that may belong to the session."""
 
     def release(self) -> object:
         """It went up."""
 
-    def toggle(self) -> object:
+    def toggle(self, at: int | None = None) -> object:
         """The toggle key went down."""
+
+    def listen(self, at: int | None = None) -> object:
+        """Something that only begins to listen, such as a wake word."""
 
     def cancel(self) -> object:
         """The cancel key went down."""
@@ -77,15 +80,19 @@ class PluginKeys:
             logger.warning("%s sent in %s what is no key: %s", plugin, KEYS, error)
             return
         if item.key == "push_to_talk":
-            self._push_to_talk(plugin, pressed=item.pressed)
-        elif item.pressed:
-            act = self._controller.toggle if item.key == "toggle" else self._controller.cancel
-            act()
+            self._push_to_talk(plugin, pressed=item.pressed, at=item.at)
+        elif not item.pressed:
+            return
+        elif item.key == "cancel":
+            self._controller.cancel()
+        else:
+            act = self._controller.toggle if item.key == "toggle" else self._controller.listen
+            act(item.at)
 
-    def _push_to_talk(self, plugin: str, *, pressed: bool) -> None:
+    def _push_to_talk(self, plugin: str, *, pressed: bool, at: int | None = None) -> None:
         if pressed and plugin not in self._held:
             self._held.add(plugin)
-            self._controller.press()
+            self._controller.press(at)
         elif not pressed and plugin in self._held:
             self._held.discard(plugin)
             self._controller.release()

@@ -1,13 +1,15 @@
 """Speech to text through the plugin that provides `stt.transcribe@1`.
 
 Rules here: audio goes out as `stt.feed` while it arrives; an utterance belongs to the epoch that it was started in, and
-ends with it; the router's phrases go along as hints. A plugin that decides by itself when an utterance is over is
+ends with it; the router's phrases go along as hints. To a plugin that reads the ring, what lies there unchanged goes by
+its place. A plugin that decides by itself when an utterance is over is
 believed about its own utterances only; of its announcement and its answer the first counts.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,7 +17,14 @@ import trio
 from utter_protocol.errors import RpcError
 from utter_protocol.kinds import SttPartial, SttResult
 from utter_protocol.messages import encode
-from utter_protocol.methods import SttFeedParams, SttSession, SttStartParams, Transcript
+from utter_protocol.methods import (
+    RingFrames,
+    SttFeedParams,
+    SttSession,
+    SttStartParams,
+    SttStartResult,
+    Transcript,
+)
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
@@ -23,9 +32,12 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_runner.dataplane.ring import RingWriter
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
     from utter_runner.voice.collaborators import Chunk
+
+logger = logging.getLogger(__name__)
 
 STT = "stt.transcribe@1"
 FINAL = "stt.final@1"
@@ -42,15 +54,24 @@ class PluginRecogniser:
         hints: returns the phrases that are likely to be said.
         language: of what is said, as BCP 47.
         start_timeout: seconds to wait for a plugin that is restarting, and for its answer to `stt.start`.
+        ring: the microphone's audio.
     """
 
     def __init__(
-        self, supervisor: Supervisor, *, hints: Callable[[], list[str]], language: str, start_timeout: float
+        self,
+        supervisor: Supervisor,
+        *,
+        hints: Callable[[], list[str]],
+        language: str,
+        start_timeout: float,
+        ring: RingWriter,
     ) -> None:
         self._supervisor = supervisor
         self._hints = hints
         self._language = language
         self._start_timeout = start_timeout
+        self._ring = ring
+        self._warned: set[tuple[str, int]] = set()
         self._open: dict[str, PluginStream] = {}
 
     async def start(self, session: str) -> PluginStream:
@@ -59,11 +80,27 @@ class PluginRecogniser:
         stream = PluginStream(instance, session, self._open)
         params = SttStartParams(session=session, hints=self._hints(), language=self._language)
         try:
-            await instance.call("stt.start", params, timeout=self._start_timeout)
+            answer = await instance.call("stt.start", params, timeout=self._start_timeout)
+            if decode_answer(answer, SttStartResult, "stt.start", instance.id).ring and self._may_read(instance):
+                stream.ring = self._ring
         except BaseException:
             stream.cancel()
             raise
         return stream
+
+    def _may_read(self, instance: Instance) -> bool:
+        """Whether a plugin that says that it has the ring can have it from the runner."""
+        if "microphone" in instance.permissions:
+            return True
+        incarnation = (instance.id, instance.epoch)
+        if incarnation not in self._warned:
+            self._warned.add(incarnation)
+            logger.warning(
+                '%s says that it reads the audio ring, for which it lacks the permission "microphone"; it is fed by '
+                "messages",
+                instance.id,
+            )
+        return False
 
     def on_partial(self, instance: Instance, params: Raw) -> SttPartial | None:
         """Return what a plugin has understood so far of an utterance of its own, else None. Raises RpcError."""
@@ -80,12 +117,17 @@ class PluginRecogniser:
 
 
 class PluginStream:
-    """One utterance on its way into the plugin; it is in `register` while it is open."""
+    """One utterance on its way into the plugin; it is in `register` while it is open.
+
+    Attributes:
+        ring: where the plugin reads what lies there unchanged; None: it reads no ring.
+    """
 
     def __init__(self, instance: Instance, session: str, register: dict[str, PluginStream]) -> None:
         self._instance = instance
         self._epoch = instance.epoch
         self._session = session
+        self.ring: RingWriter | None = None
         self._register = register
         self._seq = 0
         self._over = False
@@ -97,15 +139,23 @@ class PluginStream:
 
     def feed(self, chunk: Chunk) -> None:
         """Hand over frames at 16 kHz. Raises RpcError."""
-        peer = self._instance.peer
-        if peer is None or self._instance.epoch != self._epoch:
-            raise self._instance.unavailable()
+        if chunk.start is not None and self._lies_in_the_ring(chunk.start):
+            frames = RingFrames(start=chunk.start, count=chunk.frames)
+            self._send(SttFeedParams(session=self._session, seq=self._seq, frames=frames))
+            return
         for start in range(0, len(chunk.data), _FEED_BYTES):
             data = base64.b64encode(chunk.data[start : start + _FEED_BYTES]).decode("ascii")
-            params = SttFeedParams(session=self._session, seq=self._seq, data_b64=data)
-            if not peer.notify("stt.feed", encode(params)):
-                raise self._instance.unavailable()
-            self._seq += 1
+            self._send(SttFeedParams(session=self._session, seq=self._seq, data_b64=data))
+
+    def _lies_in_the_ring(self, start: int) -> bool:
+        """Whether the plugin can read from `start` on, and has time to: what waited is overwritten soon."""
+        return self.ring is not None and start >= self.ring.position - self.ring.layout.capacity // 2
+
+    def _send(self, params: SttFeedParams) -> None:
+        peer = self._instance.peer
+        if peer is None or self._instance.epoch != self._epoch or not peer.notify("stt.feed", encode(params)):
+            raise self._instance.unavailable()
+        self._seq += 1
 
     async def finish(self, timeout: float) -> Transcript:
         """Return what was said. Raises RpcError."""

@@ -1,11 +1,13 @@
 """The microphone's part of a session: which frames belong to it, and taking them out of the ring.
 
 Rules here: the recorder owns the two marks that keep sessions apart, the frame before which nothing may be used again
-and the moment until which a cue may be heard; it moves no state of a session.
+and the moment until which a cue may be heard; it moves no state of a session. The post-roll ends at its last frame or
+with its time, whichever is first: nobody waits for a block of which only a part belongs to the session.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
     from utter_runner.voice.settings import VoiceSettings
 
 _STALL_S = 2.0
+MAX_REACH_S = 2.0
+"""How far a session that is told its first frame reaches back before its key."""
+_GRACE_S = 0.001
+"""A block that is due when the post-roll ends, and that much later, still belongs to it."""
+_BLOCK_S = 0.05
+_BLOCK_SHARE = 0.25
+"""How much of the post-roll may be in a block that has not arrived when its time is over: so many seconds, which is
+more than sound servers take for a block, and so much of it all. If more is missing the microphone is late, and is
+waited for: what was said before the key went up may be in it."""
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -35,6 +48,11 @@ class Recorder:
         self._settings = settings
         self._floor = 0
         self._cue_until = -math.inf
+
+    @property
+    def floor(self) -> int:
+        """The frame before which everything belongs to earlier sessions."""
+        return self._floor
 
     async def open(self, session: Session) -> None:
         """Get the microphone, unless the session took it over.
@@ -55,16 +73,22 @@ class Recorder:
     def begin(self, session: Session) -> None:
         """The microphone is open: choose the first frame.
 
-        It lies the pre-roll before the key went down, but never in audio of an earlier opening, of another session or
-        of a cue.
+        It lies the pre-roll before the key went down, or where the session was told, but never in audio of an earlier
+        opening, of another session or of a cue, nor further back than `MAX_REACH_S` before the key.
         """
         now, position = trio.current_time(), self._feed.position
-        before = now - session.opened_at + self._settings.pre_roll_ms / 1000
+        since, reach = 0, self._settings.pre_roll_ms / 1000
+        if session.since is not None:
+            since, reach = session.since, MAX_REACH_S
+            if since > position:
+                log.warning("session %s is to begin at frame %d; only %d are there", session.id, since, position)
+        before = now - session.opened_at + reach
         quiet = max(now - self._cue_until, 0.0)
-        session.begin(min(position, max(self._feed.oldest, self._floor, position - self._frames(min(before, quiet)))))
+        earliest = position - self._frames(min(before, quiet))
+        session.begin(min(position, max(self._feed.oldest, self._floor, since, earliest)))
         session.lead = position - session.cursor
         if session.state is State.TAIL:
-            session.end = position + self._frames(self._settings.post_roll_ms / 1000)
+            self._end_after_post_roll(session)
 
     def mute_cue(self, session: Session) -> None:
         """From here on no cue is heard in the session for as long as one sounds."""
@@ -87,20 +111,23 @@ class Recorder:
             await self._feed.wait_beyond(session.cursor)
         if session.state not in RECORDING:
             return True
+        now = trio.current_time()
         if session.state in OPEN_ENDED:
-            if trio.current_time() >= self._patience(session):
+            if now >= self._patience(session):
                 return False
-        elif session.waiting.cancelled_caught:
+        elif session.waiting.cancelled_caught and now >= session.due + _STALL_S:
             raise AudioUnavailable("The microphone delivered nothing more after the key was released: speak again.")
         session.pull(self._feed)
+        if now >= session.due + _GRACE_S and session.end is not None:
+            rest = session.end - session.cursor
+            session.end = session.cursor if rest <= self._in_a_block else session.end
         return True
 
     def stop(self, session: Session) -> None:
         """The key is up: the session ends after the post-roll. Its state is `TAIL` next."""
         session.key_up_at = trio.current_time()
-        session.waiting.deadline = self._tail_patience(session.key_up_at)
-        if session.start is not None:
-            session.end = self._feed.position + self._frames(self._settings.post_roll_ms / 1000)
+        self._end_after_post_roll(session)
+        session.waiting.deadline = session.due + _GRACE_S
 
     def cut(self, session: Session) -> None:
         """End the session at the present frame, where the next one begins.
@@ -128,10 +155,19 @@ class Recorder:
     def _patience(self, session: Session) -> float:
         if session.state in OPEN_ENDED:
             return session.opened_at + self._settings.max_ms / 1000
-        return self._tail_patience(session.key_up_at or 0.0)
+        over = session.due + _GRACE_S
+        return over if trio.current_time() < over else session.due + _STALL_S
 
-    def _tail_patience(self, key_up_at: float) -> float:
-        return key_up_at + self._settings.post_roll_ms / 1000 + _STALL_S
+    def _end_after_post_roll(self, session: Session) -> None:
+        """The post-roll begins now, or has to begin when the microphone is open."""
+        post_roll = self._settings.post_roll_ms / 1000
+        session.due = trio.current_time() + post_roll
+        if session.start is not None:
+            session.end = self._feed.position + self._frames(post_roll)
+
+    @property
+    def _in_a_block(self) -> int:
+        return self._frames(min(_BLOCK_S, _BLOCK_SHARE * self._settings.post_roll_ms / 1000))
 
     def _frames(self, seconds: float) -> int:
         return round(seconds * self._feed.rate)

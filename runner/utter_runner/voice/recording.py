@@ -60,8 +60,10 @@ class Session:
         screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
+        since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
+        due: when the post-roll is over; infinite while the key is held.
         cursor: the next frame to take from the ring.
         lead: how many of its frames are from before the key went down.
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
@@ -82,11 +84,13 @@ class Session:
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
     screened: bool = False
+    since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None
     captured_at: float | None = None
     start: int | None = None
     end: int | None = None
+    due: float = math.inf
     cursor: int = 0
     lead: int = 0
     muted: tuple[int, int] = (0, 0)

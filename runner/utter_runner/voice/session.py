@@ -103,6 +103,7 @@ class VoiceController:
         self._nursery: trio.Nursery | None = None
         self._sessions: list[Session] = []
         self._running: list[Session] = []
+        self._alarm = False
         self._recorder = Recorder(feed, self._settings)
         self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
 
@@ -123,18 +124,31 @@ class VoiceController:
         shown = self._recording() or (self._sessions[0] if self._sessions else None)
         return self._answer(shown)
 
-    def press(self) -> dict[str, Any]:
+    def press(self, at: int | None = None) -> dict[str, Any]:
         """The key went down.
+
+        Args:
+            at: the frame before which nothing belongs to the session that this opens; None takes the pre-roll.
 
         Returns:
             `{session, state}` of the session that listens now or that this press ended; `session` is "" when the press
             was refused because one is already queued, or the controller does not run.
         """
-        return self._start(Event.PRESS)
+        return self._start(Event.PRESS, at)
 
-    def toggle(self) -> dict[str, Any]:
-        """Start listening without a key being held, or stop listening. Returns as `press` does."""
-        return self._start(Event.TOGGLE)
+    def toggle(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held, or stop listening. Takes and returns what `press` does."""
+        return self._start(Event.TOGGLE, at)
+
+    def listen(self, at: int | None = None) -> dict[str, Any]:
+        """Start listening without a key being held; what listens already goes on. Takes and returns what `press` does.
+
+        An `at` in the audio of an earlier session opens nothing: what was heard there was said to that session.
+        """
+        if at is not None and at < self._recorder.floor:
+            log.info("frame %d, from which on to listen, belongs to an earlier session; it was ignored", at)
+            return self._answer(self._recording())
+        return self._start(Event.LISTEN, at)
 
     def release(self) -> dict[str, Any]:
         """The key went up.
@@ -161,6 +175,11 @@ class VoiceController:
             self._apply(session, Event.CANCEL, _CANCELLED, sound=session is sessions[-1])
         return bool(sessions)
 
+    def alarm(self) -> None:
+        """Sound the error cue once: now, or while a session records in place of the next cue after its recording."""
+        self._alarm = True
+        self._cue("error")
+
     async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
@@ -184,7 +203,7 @@ class VoiceController:
 
     # Transitions.
 
-    def _start(self, event: Event) -> dict[str, Any]:
+    def _start(self, event: Event, at: int | None) -> dict[str, Any]:
         front = self._sessions[0] if self._sessions else None
         newest = self._sessions[-1] if self._sessions else None
         target = front if front and front.state is State.CONFIRMING else newest
@@ -200,7 +219,7 @@ class VoiceController:
             # The start cue of the session that takes its place says enough.
             self._apply(target, event, _REPLACED, sound=False)
         if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
-            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target)
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at)
         return self._answer(target)
 
     def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
@@ -236,14 +255,22 @@ class VoiceController:
             else:
                 self._cue("confirm")
 
-    def _open(self, state: State, *, after: Session | None = None, live: bool = True) -> Session:
+    def _open(
+        self, state: State, *, after: Session | None = None, live: bool = True, since: int | None = None
+    ) -> Session:
         nursery = self._nursery
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
         behind = tuple(earlier.done for earlier in self._running)
         screened = live and self._screen is not None
         session = Session(
-            self._new_id(), trio.current_time(), self._cues.silence, behind=behind, live=live, screened=screened
+            self._new_id(),
+            trio.current_time(),
+            self._cues.silence,
+            behind=behind,
+            live=live,
+            screened=screened,
+            since=since,
         )
         self._sessions.append(session)
         self._running.append(session)
@@ -277,7 +304,7 @@ class VoiceController:
         session.scope.cancel()
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
-        cue = outcome.CUES[ending.name]
+        cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
         if cue is not None and sound:
             self._cue(cue)
 
@@ -405,6 +432,8 @@ class VoiceController:
         recording = self._recording()
         if recording is not None and recording is not of:
             return
+        if self._alarm and of is None:
+            name, self._alarm = "error", False
         self._recorder.cue_sounds(self._cues.play(name))
 
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 import pytest
 
 from support.dbus import PrivateBus, Service
-from utter_plugins.desktop.mpris import PATH, PLAYER_INTERFACE, PREFIX
-from utter_plugins.desktop.players import MAX_PLAYERS, MAX_TEXT
+from utter_plugins.desktop.mpris import MAX_TEXT, PATH, PLAYER_INTERFACE, PREFIX
+from utter_plugins.desktop.players import MAX_PLAYERS
 from utter_sdk.testing import PluginProcess
 
 ARGV = [sys.executable, "-P", "-m", "utter_plugins.desktop"]

@@ -6,12 +6,17 @@ import pytest
 
 from support.dbus import PrivateBus, mpris_player
 from utter_plugins.desktop.failure import Failure
+from utter_plugins.desktop.holding import MediaHolds
 from utter_plugins.desktop.mpris import METHODS, PREFIX, MediaControl, Player, choose_player
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from support.dbus import Service
+
+
+def control() -> MediaControl:
+    return MediaControl(MediaHolds({}))
 
 
 def player(name: str, status: str = "Stopped", *refuses: str) -> Player:
@@ -63,16 +68,16 @@ def commands(service: Service) -> list[str]:
 @pytest.mark.parametrize("command", METHODS)
 def test_each_command_reaches_the_player(bus: PrivateBus, command: Any) -> None:
     with mpris_player(bus.address, "demo", status="Playing", identity="Demo Player") as service:
-        used = MediaControl().run(command, None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
+        used = control().run(command, None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
         assert (used.short_name, used.identity) == ("demo", "Demo Player")
         assert commands(service) == [METHODS[command]]
 
 
 def test_the_one_that_plays_is_driven_and_remembered(bus: PrivateBus) -> None:
-    control, env = MediaControl(), {"DBUS_SESSION_BUS_ADDRESS": bus.address}
+    driver, env = control(), {"DBUS_SESSION_BUS_ADDRESS": bus.address}
     with mpris_player(bus.address, "a", status="Paused") as a, mpris_player(bus.address, "b", status="Paused") as b:
-        control.run("pause", "b", env)
-        control.run("play", None, env)
+        driver.run("pause", "b", env)
+        driver.run("play", None, env)
         assert (commands(a), commands(b)) == ([], ["Pause", "Play"])
 
 
@@ -90,7 +95,7 @@ def test_what_a_player_says_it_cannot_do_is_not_asked_of_it(
 ) -> None:
     with mpris_player(bus.address, "demo", identity="Demo", can={flag: False}) as service:
         with pytest.raises(Failure, match=complaint):
-            MediaControl().run(command, None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
+            control().run(command, None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
         assert commands(service) == []
 
 
@@ -99,13 +104,13 @@ def test_a_player_that_hangs_does_not_hold_up_the_others(bus: PrivateBus) -> Non
         mpris_player(bus.address, "hung", status="Playing", silent=True),
         mpris_player(bus.address, "fine", status="Paused") as fine,
     ):
-        assert MediaControl().run("play", None, {"DBUS_SESSION_BUS_ADDRESS": bus.address}).identity == "fine"
+        assert control().run("play", None, {"DBUS_SESSION_BUS_ADDRESS": bus.address}).identity == "fine"
         assert commands(fine) == ["Play"]
 
 
 def test_without_a_player(bus: PrivateBus) -> None:
     with pytest.raises(Failure, match=r"No media player is running"):
-        MediaControl().run("play", None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
+        control().run("play", None, {"DBUS_SESSION_BUS_ADDRESS": bus.address})
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,9 @@ def test_without_a_player(bus: PrivateBus) -> None:
 )
 def test_without_a_bus(env: dict[str, str], complaint: str) -> None:
     with pytest.raises(Failure, match=complaint):
-        MediaControl().run("play", None, env)
+        control().run("play", None, env)
 
 
 def test_with_a_bus_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"The session bus at unix:path=.*/bus cannot be reached"):
-        MediaControl().run("play", None, {"XDG_RUNTIME_DIR": str(tmp_path)})
+        control().run("play", None, {"XDG_RUNTIME_DIR": str(tmp_path)})

@@ -84,7 +84,9 @@ def test_what_it_declares_is_what_its_manifest_says(bed: Bed) -> None:
     assert hello.provides == manifest.provides
     assert hello.permissions == manifest.permissions
     ops_listed = {f"action.{op['op']}@1" for op in listed}
-    assert ops_listed | {"action.invoke@1", "context.snapshot@1", "context.live@1"} == set(manifest.provides)
+    assert ops_listed | {"action.invoke@1", "media.hold@1", "context.snapshot@1", "context.live@1"} == set(
+        manifest.provides
+    )
     assert all(op["description"].endswith(".") and op["side_effect"] in {"local", "external"} for op in listed)
 
 

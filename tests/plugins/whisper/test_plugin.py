@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from utter_sdk.plugin import Transport
+
 ARGV = [sys.executable, "-P", "-m", "utter_plugins.whisper"]
 RECORDINGS = Path(__file__).parents[2] / "data/audio/en"
 RATE = 16_000
@@ -203,3 +205,26 @@ def test_how_long_it_was_quiet_before_does_not_decide_what_is_heard(process: Plu
     for milliseconds in (0, 100, 340, 500):
         quiet = (level * random.standard_normal(milliseconds * RATE // 1000)).astype(np.float32)
         assert "pause" in hear(process, np.concatenate((quiet, said)), ["pause", "resume", "next"])["text"].lower()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", ["recorded_cancel_all_timers", "synthetic_is_the_front_door_unlocked"])
+def test_what_was_said_so_far_is_told_at_a_pause_and_changes_nothing(process: PluginProcess, name: str) -> None:
+    quiet = np.zeros(RATE // 2, dtype=np.float32)
+    samples = np.concatenate((quiet, recording(name), quiet))
+    with start(partials=False) as other:
+        answer = hear(other, samples)
+        with pytest.raises(TimeoutError):
+            other.notification("stt.partial", timeout=0)
+    process.call("stt.start", {"session": "p", "hints": PHRASES})
+    feed(process, "p", samples)
+    # What was said so far comes first, on a machine that is quick enough.
+    while process.notification("stt.partial", timeout=LOAD_S) != {"session": "p", "text": answer["text"]}:
+        pass
+    assert process.call("stt.finish", {"session": "p"}) == answer
+
+
+@pytest.mark.parametrize("transport", ["stdio", "connect", "listen"])
+def test_it_speaks_over_whatever_the_runner_has_started_it_with(transport: Transport) -> None:
+    with PluginProcess(ARGV, settings={"model": "/nonexistent"}, timeout=LOAD_S, transport=transport) as process:
+        assert process.hello.transport == transport

@@ -102,7 +102,12 @@ DEFECTS: dict[str, set[str]] = {
     "bad-tab": {"method.perception.tabs"},
     "any-keys": {"method.input.inject"},
     "bad-render": {"method.ui.render"},
+    "resumes-strangers": {"method.media.release"},
+    "any-hold": {"method.media.hold"},
     "any-session": {"method.stt.session", "method.stt.unknown", "method.stt.cancel"},
+    "bad-start": {"method.stt.start"},
+    "boasts-of-ring": {"method.stt.start"},
+    "ring-only": {"method.stt.session"},
     "keeps-sessions": {"method.stt.session"},
     "bad-confidence": {"method.stt.session"},
     "strict-cancel": {"method.stt.unknown"},
@@ -121,6 +126,8 @@ DEFECTS: dict[str, set[str]] = {
     "same-seq": {"stream.lossy"},
     # ---- The process
     "bad-exit": {"process.end", "process.end-at-once", "process.end-busy"},
+    # ---- The microphone
+    "overrun-crashes": {"ring.overrun"},
     # ---- Everything that it writes
     "prints": {"sent.frames-only"},
     "writes-lf": {"sent.headers"},
@@ -160,6 +167,7 @@ WAITS: dict[str, Wait] = {
     "ignores-eof": Wait({"process.end", "process.end-at-once", "process.end-busy"}, end=1, handshake=10),
     "needs-kill": Wait({"process.sigterm"}, end=1),
     "leaves": Wait({"process.descendants"}, end=1),
+    "hears-on": Wait({"ring.end"}, end=1),
     "loses": Wait({"process.slow-reader"}, answer=1),
     "string-ids": Wait({"hello.answered"}, handshake=1),
     "both": Wait({"hello.answered"}, handshake=1),

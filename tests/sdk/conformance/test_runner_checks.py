@@ -278,6 +278,7 @@ def all_granted(result: Any) -> None:
         permission["advisory"] = permission["enforced"]
 
 
+DEVICE = {"description": "", "default": False, "chosen": False}
 LATE = {"id": None, "error": {"code": -32600, "message": "what was that?"}}
 DEFECTS: dict[str, tuple[str, Defect]] = {
     # framing
@@ -394,6 +395,26 @@ DEFECTS: dict[str, tuple[str, Defect]] = {
         "api.context",
         results(lambda one: [told.update(provenance="user") for told in one["meta"].values()], "context.snapshot"),
     ),
+    "a device has no name": (
+        "api.audio-devices",
+        results(setting(inputs=[{**DEVICE, "name": ""}]), "audio.devices"),
+    ),
+    "a device stands twice": (
+        "api.audio-devices",
+        results(setting(outputs=2 * [{**DEVICE, "name": "a"}]), "audio.devices"),
+    ),
+    "two devices are chosen": (
+        "api.audio-devices",
+        results(
+            setting(inputs=[{**DEVICE, "name": name, "chosen": True} for name in ("a", "b")]),
+            "audio.devices",
+        ),
+    ),
+    "what was not opened cannot be closed": (
+        "api.audio-close",
+        changes(lambda _method, one: unnamed(one), "audio.close"),
+    ),
+    "closing says more than it should": ("api.audio-close", results(setting(closed=True), "audio.close")),
     # streams
     "an item comes before the answer": ("streams.state-first", hold_back_subscriptions()),
     "items count from 1": ("streams.state-first", items(item_number(1))),

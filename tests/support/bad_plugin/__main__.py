@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+import ear
 from answers import ITEMS, Answers, RpcError
 from wire import WITH, Frames, FramingError, Wire
 
@@ -66,6 +67,8 @@ class Plugin:
                     self.wire.send({"id": None, "error": {"code": -32600, "message": "framing", "data": named}})
                 return 1
             self.just_now.clear()
+            if "overrun-crashes" in WITH and ear.overrun():
+                return 1
             for body in bodies:
                 self.take(body)
             self.tick()
@@ -76,6 +79,8 @@ class Plugin:
             self.wire.send({"id": "bye", "result": {}})
         if "ignores-eof" in WITH:
             time.sleep(60)
+        if "hears-on" in WITH:
+            ear.hear_on()
         return 3 if "bad-exit" in WITH else 0
 
     def take(self, body: bytes) -> None:

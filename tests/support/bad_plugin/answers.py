@@ -52,6 +52,7 @@ PROVIDES = (
     "knowledge.catalog@1",
     "stt.transcribe@1",
     "action.invoke@1",
+    "media.hold@1",
     "tts.speak@1",
     "llm.complete@1",
     "llm.choose@1",
@@ -74,6 +75,7 @@ HELLO_DEFECTS: dict[str, Any] = {
     "bad-capability": lambda hello: hello["provides"].append("router.plan"),
     "unknown-capability": lambda hello: hello["provides"].append("router.teleport@1"),
     "unknown-permission": lambda hello: hello["permissions"].append("everything"),
+    "ring-only": lambda hello: hello["permissions"].append("microphone"),
     "wants-op": lambda hello: hello["provides"].append("action.media@1"),
 }
 OPS = [{"op": "greet", "side_effect": "none", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}}]
@@ -93,6 +95,7 @@ class Answers:
         self.transport = transport
         self.greeted = False
         self.sessions: set[str] = set()
+        self.holds: set[str] = set()
         self.streams: dict[str, Stream] = {}
         self.count = 0
         names = (name for name in dir(self) if "__" in name and not name.startswith("_"))
@@ -195,13 +198,17 @@ class Answers:
 
     def stt__start(self, session: str, format: Any = None, hints: Any = (), language: str = "en") -> Any:  # noqa: A002
         self.sessions.add(session)
-        return {}
+        if "bad-start" in WITH:
+            return {"ring": "yes"}
+        return {"ring": True} if {"boasts-of-ring", "ring-only"} & WITH else {}
 
     def stt__finish(self, session: str) -> Any:
         if session not in self.sessions and "any-session" not in WITH:
             raise RpcError(-32602, "no such session", field="session")
         if "keeps-sessions" not in WITH:
             self.sessions.discard(session)
+        if "ring-only" in WITH:
+            raise RpcError(-32602, "feed frames of the ring", field="data_b64")
         return {"text": "", "confidence": 2 if "bad-confidence" in WITH else 0.0}
 
     def stt__cancel(self, session: str) -> Any:
@@ -222,6 +229,20 @@ class Answers:
         if op.removeprefix("action.") != "greet" and "any-op" not in WITH:
             raise RpcError(-32602, "no such op", field="op")
         return {"ok": "yes" if "no-effects" in WITH else True, "detail": "Hello."}
+
+    def media__hold(self, session: str = "") -> Any:
+        if not session and "any-hold" not in WITH:
+            raise RpcError(-32602, "session is missing", field="session")
+        held = [] if self.holds else ["Demo"]
+        self.holds.add(session)
+        return {"held": held}
+
+    def media__release(self, session: str) -> Any:
+        known = session in self.holds
+        self.holds.discard(session)
+        last = known and not self.holds
+        early = known and bool(self.holds) and "no-effects" in WITH
+        return {"resumed": ["Demo"] if last or early or "resumes-strangers" in WITH else []}
 
     def tts__speak(self, text: str, voice: str = "") -> Any:
         if text and "no-effects" in WITH:

@@ -145,6 +145,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     monkeypatch.setitem(sys.modules, "sounddevice", library)
     monkeypatch.setattr(portaudio, "_PATIENCE", 0.2)
     monkeypatch.setattr(portaudio, "_LIBRARY", threading.Lock())
+    monkeypatch.setattr(portaudio, "_STREAMS", set())
     return library
 
 
@@ -267,3 +268,102 @@ async def test_closing_that_hangs_is_given_up_and_does_not_hang_the_exit(
     assert recording.heard == b""
     library.hang_in_close.set()
     await happened(library.closed)
+
+
+# ---- which microphones there are
+
+
+class Listing(types.ModuleType):
+    """Stands for the module sounddevice with several devices, which are looked up as the real one does."""
+
+    PortAudioError = PortAudioError
+
+    def __init__(self, *devices: tuple[str, str, int], default: int = -1) -> None:
+        super().__init__("sounddevice")
+        self.systems = sorted({system for _, system, _ in devices})
+        self.devices = [
+            {"name": name, "index": index, "hostapi": self.systems.index(system), "max_input_channels": channels}
+            for index, (name, system, channels) in enumerate(devices)
+        ]
+        self.default = default
+        self.refreshes = 0
+
+    def query_hostapis(self, index: int) -> dict[str, str]:
+        return {"name": self.systems[index]}
+
+    def query_devices(self, name: str | None = None, kind: str | None = None) -> Any:
+        if kind is None:
+            return self.devices
+        if name is None:
+            if self.default < 0:
+                raise PortAudioError("Error querying device -1")
+            return self.devices[self.default]
+        names = [(one, f"{one['name']}, {self.systems[one['hostapi']]}") for one in self.devices]
+        found = [(one, full) for one, full in names if one["max_input_channels"] and name.lower() in full.lower()]
+        exact = [one for one, full in found if name.lower() in (one["name"].lower(), full.lower())]
+        if len(found) == 1:
+            return found[0][0]
+        if len(exact) == 1:
+            return exact[0]
+        raise ValueError(f"{len(found)} devices match {name!r}")
+
+    def _terminate(self) -> None:
+        self.refreshes += 1
+
+    def _initialize(self) -> None:
+        pass
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, *devices: tuple[str, str, int], default: int = -1) -> Listing:
+    library = Listing(*devices, default=default)
+    monkeypatch.setattr(portaudio, "_STREAMS", set())
+    monkeypatch.setitem(sys.modules, "sounddevice", library)
+    return library
+
+
+def test_the_server_is_the_default_and_outputs_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = listing(monkeypatch, ("hw:0", "ALSA", 2), ("hw:0 out", "ALSA", 0), ("pipewire", "ALSA", 64), default=0)
+    assert portaudio.list_inputs("") == (["hw:0", "pipewire"], "pipewire", "pipewire", True)
+    assert portaudio.list_inputs("hw") == (["hw:0", "pipewire"], "pipewire", "hw:0", True)
+    assert portaudio.list_inputs("none such").chosen is None
+    # What was plugged in since the last time is there.
+    assert library.refreshes == 3
+
+
+def test_without_a_server_it_is_portaudios_own_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing(monkeypatch, ("hw:0", "ALSA", 2), ("hw:1", "ALSA", 1), default=1)
+    assert portaudio.list_inputs("")[1:3] == ("hw:1", "hw:1")
+    listing(monkeypatch, ("hw:0", "ALSA", 2))
+    assert portaudio.list_inputs("")[1:3] == (None, None)
+    listing(monkeypatch)
+    assert portaudio.list_inputs("") == ([], None, None, True)
+
+
+def test_devices_of_one_name_are_told_apart_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing(monkeypatch, ("mic", "ALSA", 1), ("mic", "OSS", 1), ("twin", "ALSA", 1), ("twin", "ALSA", 1))
+    assert portaudio.list_inputs("mic, oss") == (["mic, ALSA", "mic, OSS"], None, "mic, OSS", True)
+    assert portaudio.list_inputs("mic").chosen is None
+
+
+async def test_an_open_stream_is_not_ended_by_listing(library: Library) -> None:
+    for index, device in enumerate(library.devices):
+        device |= {"index": index, "hostapi": 0}
+    library.query_hostapis = lambda _index: {"name": "ALSA"}  # type: ignore[attr-defined] # the one thing more
+    async with recording_from(PortAudioSource(), library) as recording:
+        stream = await recording.stream()
+        assert portaudio.list_inputs("").current is False
+        assert (library.refreshes, stream.ended) == (0, ["start"])
+        recording.cancel()
+    assert portaudio.list_inputs("").current is True
+    assert library.refreshes == 1
+
+
+def test_a_library_that_cannot_list_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = listing(monkeypatch, ("mic", "ALSA", 1))
+
+    def broken(_index: int) -> dict[str, str]:
+        raise PortAudioError("it is not initialised")
+
+    monkeypatch.setattr(library, "query_hostapis", broken)
+    with pytest.raises(SourceError, match="cannot list the microphones: it is not initialised"):
+        portaudio.list_inputs("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import json
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -157,9 +158,16 @@ async def test_the_end_of_pw_record_is_told_with_what_it_said(programs: Path) ->
     assert not error.permanent
 
 
-@pytest.mark.parametrize(("usage", "raw"), [("", ""), ("  -a, --raw   RAW mode", " --raw")])
-async def test_pw_record_is_asked_for_raw_frames_in_the_way_its_version_knows(
-    programs: Path, tmp_path: Path, usage: str, raw: str
+@pytest.mark.parametrize(
+    ("usage", "given"),
+    [
+        ("", ""),
+        ("  -a, --raw   RAW mode", " --raw"),
+        ("  -P  --properties  Set node properties", f" --properties {pw_record._NO_OTHER}"),
+    ],
+)
+async def test_pw_record_is_asked_in_the_way_its_version_knows(
+    programs: Path, tmp_path: Path, usage: str, given: str
 ) -> None:
     program(
         programs / "pw-record",
@@ -167,7 +175,39 @@ async def test_pw_record_is_asked_for_raw_frames_in_the_way_its_version_knows(
     )
     await why_not(PwRecordSource("desk"))
     common = "--rate 16000 --channels 1 --format f32 --latency 100ms --target desk"
-    assert (tmp_path / "arguments").read_text() == f"{common}{raw} -\n"
+    assert (tmp_path / "arguments").read_text() == f"{common}{given} -\n"
+    await why_not(PwRecordSource())
+    # The default source is followed.
+    assert "reconnect" not in (tmp_path / "arguments").read_text()
+
+
+DUMP = [
+    {"id": 1, "info": {"props": {"node.name": "vmic", "media.class": "Audio/Source", "object.serial": 71}}},
+    {"id": 2, "info": {"props": {"node.name": "speaker", "media.class": "Audio/Sink", "object.serial": 72}}},
+]
+
+
+async def test_a_chosen_device_that_is_not_there_is_named_with_those_that_are(programs: Path, tmp_path: Path) -> None:
+    program(programs / "pw-record", f'test "$1" = --help || {{ echo > {tmp_path}/opened; exit 1; }}')
+    (tmp_path / "dump").write_text(json.dumps(DUMP))
+    (programs / "cat").symlink_to("/bin/cat")
+    program(programs / "pw-dump", f"cat {tmp_path}/dump")
+    for device in ("desk", "speaker", "7"):
+        error = await why_not(PwRecordSource(device))
+        assert error.reason == (
+            f"There is no microphone '{device}'; it is opened when it is plugged in. PipeWire lists: vmic."
+        )
+        assert not error.permanent
+    assert not (tmp_path / "opened").exists()
+    for device in ("vmic", "71", ""):
+        assert "ended with exit status 1" in (await why_not(PwRecordSource(device))).reason
+        (tmp_path / "opened").unlink()
+    # It is gone while pw-dump works.
+    (tmp_path / "dump").write_text(json.dumps(DUMP) + "\n" + json.dumps([{"id": 1, "info": None}]))
+    assert (await why_not(PwRecordSource("vmic"))).reason.endswith("PipeWire lists: none.")
+    # Who cannot look leaves it to pw-record.
+    program(programs / "pw-dump", "exit 1")
+    assert "ended with exit status 1" in (await why_not(PwRecordSource("desk"))).reason
 
 
 async def test_frames_that_arrive_in_pieces_are_delivered_whole() -> None:

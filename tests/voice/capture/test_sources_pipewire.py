@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,69 +10,27 @@ import pytest
 import trio
 
 from support import audio, pipewire
-from utter_runner.voice.capture.capture import RATE, Capture, Mode
+from support.capturing import ENOUGH, SOURCES, capturing, hear
+from utter_runner.voice.capture.capture import RATE
 from utter_runner.voice.capture.portaudio import PortAudioSource
 from utter_runner.voice.capture.pw_record import PwRecordSource
 from utter_runner.voice.collaborators import AudioUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from utter_runner.voice.capture.source import AudioSource
-
-# On a busy machine blocks are lost between the programs; half of what was said proves that it was heard.
-ENOUGH = 0.5
 
 pytestmark = [
     pytest.mark.pipewire,
     pytest.mark.skipif(bool(pipewire.missing), reason=f"not installed: {', '.join(pipewire.missing)}"),
 ]
 
-SOURCES: list[Any] = [pytest.param(PortAudioSource, id="portaudio"), pytest.param(PwRecordSource, id="pw-record")]
-
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Iterator[Any]:
     with pipewire.pipewire_bed(tmp_path) as bed:
         yield bed
-
-
-class Events:
-    def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        self._send.send_nowait(event)
-
-    async def next(self, state: str) -> str:
-        """The next event, which is to be of this state; returns its text."""
-        with trio.fail_after(10):
-            event = await self._receive.receive()
-        assert event["state"] == state, event
-        return str(event["detail"])
-
-
-@asynccontextmanager
-async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncIterator[tuple[Capture, Events]]:
-    events = Events()
-    capture = Capture(source, mode=mode, on_event=events)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(lambda task_status: capture.run(task_status=task_status))
-        yield capture, events
-        nursery.cancel_scope.cancel()
-
-
-async def hear(capture: Capture, bed: Any, recording: Path, seconds: float) -> bytes:
-    """What the microphone hears from the moment it is acquired until some time after the recording."""
-    with trio.fail_after(seconds + 10):
-        await capture.acquire()
-        start = capture.oldest
-        player = bed.play(recording)
-        await capture.wait_beyond(capture.position + round((seconds + 0.7) * RATE))
-        heard = capture.read(start, capture.position - start)
-        capture.release()
-        assert await trio.to_thread.run_sync(player.wait) == 0
-    return heard
 
 
 @pytest.mark.parametrize("make", SOURCES)
@@ -138,11 +95,12 @@ async def test_a_daemon_that_is_not_there_is_named_as_the_reason(bed: Any, make:
     assert re.search("cannot be opened|Is the sound server running|Is PipeWire running", caught.value.reason)
 
 
+@pytest.mark.parametrize("rate", [44_100, 48_000])
 async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pitch_and_length(
-    bed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int
 ) -> None:
     (tmp_path / ".asoundrc").write_text(
-        'pcm.stiff { type pipewire  rate 48000  channels 2  hint { show on  description "48 kHz stereo only" } }\n',
+        f'pcm.stiff {{ type pipewire  rate {rate}  channels 2  hint {{ show on  description "stereo only" }} }}\n',
         encoding="utf-8",
     )
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -153,7 +111,7 @@ async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pit
         begun = trio.current_time()
         heard = audio.floats(await hear(capture, bed, recording, 2))
         seconds = trio.current_time() - begun
-    assert source._known.accepted == (48_000, 2)
+    assert source._known.accepted == (rate, 2)
     assert audio.loudest_frequency(heard) == pytest.approx(440, abs=5)
     # Not resampled it would be three times as much, not mixed down six times.
     assert len(heard) / RATE == pytest.approx(seconds, rel=0.25)

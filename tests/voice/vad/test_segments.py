@@ -19,8 +19,8 @@ probabilities = st.lists(
 )
 
 
-def followed(windows: list[float], lead: int = 0) -> Segmenter:
-    segmenter = Segmenter(LENGTHS, lead=lead)
+def followed(windows: list[float], lead: int = 0, foreign: int | None = None) -> Segmenter:
+    segmenter = Segmenter(LENGTHS, lead=lead, foreign=lead if foreign is None else foreign)
     for probability in windows:
         segmenter.add(probability)
     return segmenter
@@ -114,6 +114,9 @@ def test_speech_from_before_the_key_is_kept_and_waited_after_like_none() -> None
     assert followed(windows, lead).heard
     assert not followed(windows, lead).over
     assert followed(windows).over
+    # Unless it was said to the runner, right after a wake word.
+    assert followed(windows, lead, foreign=0).over
+    assert not followed([QUIET] * (LENGTHS.no_speech // WINDOW), lead, foreign=0).over
     # What still sounds when the key goes down is the same.
     assert not followed([LOUD] * 11 + windows[11:], lead).over
     assert followed([LOUD] * 12 + windows[12:], lead).over

@@ -160,6 +160,18 @@ async def test_speech_from_before_the_key_is_recognised_and_not_waited_after(aut
     assert frames[-1] >= 5 * RATE
 
 
+async def test_what_was_said_right_after_a_wake_word_is_waited_after(autojump_clock: MockClock) -> None:
+    rig = speaking((1.8, 2.1))
+    async with rig.running():
+        await trio.sleep(2.4)
+        # The word was over at 1.7 s, and is recognised only now.
+        rig.controller.listen(round(1.7 * RATE))
+        await trio.sleep(1.3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.outcome("s1") == "done"
+    assert rig.frames("s1")[0] == round(1.7 * RATE)
+
+
 async def test_speech_at_both_ends_is_whole(autojump_clock: MockClock) -> None:
     rig = speaking((0.0, 60.0))
     async with rig.running():

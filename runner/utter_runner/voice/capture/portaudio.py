@@ -11,7 +11,7 @@ import atexit
 import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
@@ -19,7 +19,7 @@ from utter_runner.voice.capture.resample import RATE, MissingLibrary, StreamResa
 from utter_runner.voice.capture.source import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import ModuleType
 
     from utter_runner.voice.capture.source import OnFrames
@@ -34,6 +34,8 @@ _SERVERS = ("pipewire", "pulse")
 _FORMAT_REFUSED = {-9998, -9997, -9994}
 
 _LIBRARY = threading.Lock()
+_STREAMS: set[_Opening] = set()
+"""Openings whose stream exists. To have the devices listed again would end it, so that is not done meanwhile."""
 
 
 class PortAudioSource:
@@ -80,6 +82,64 @@ class PortAudioSource:
                 await trio.to_thread.run_sync(opening.close, abandon_on_cancel=True)
             if scope.cancelled_caught:
                 _forget_exit_handler()
+
+
+class Inputs(NamedTuple):
+    """The microphones that PortAudio lists.
+
+    Args:
+        names: each is a value of `[audio] device` that opens this device and no other.
+        default: the one that is opened if none is named; None if there is none.
+        chosen: the one that `[audio] device` comes to; None if it is none of these, or could be several.
+        current: the list was read just now, and not when the stream was opened that exists.
+    """
+
+    names: list[str]
+    default: str | None
+    chosen: str | None
+    current: bool
+
+
+def list_inputs(device: str) -> Inputs:
+    """List the microphones; blocks, so it is for a worker thread.
+
+    Args:
+        device: as `PortAudioSource` takes it.
+
+    Raises:
+        SourceError: PortAudio cannot be used.
+    """
+    with _library(refresh=not _STREAMS) as sounddevice:
+        try:
+            return _inputs(sounddevice, device)
+        except sounddevice.PortAudioError as error:
+            raise SourceError(f"PortAudio cannot list the microphones: {error}.") from error
+
+
+def _inputs(sounddevice: ModuleType, device: str) -> Inputs:
+    def found(name: str | None) -> int | None:
+        try:
+            return int(sounddevice.query_devices(name, "input")["index"])
+        except (ValueError, sounddevice.PortAudioError):
+            return None
+
+    names: dict[int, str] = {}
+    for info in sounddevice.query_devices():
+        if info["max_input_channels"]:
+            name, system = info["name"], sounddevice.query_hostapis(info["hostapi"])["name"]
+            # Two devices of one name are told apart by the system behind them, if at all.
+            usable = [one for one in (name, f"{name}, {system}") if found(one) == info["index"]]
+            if usable:
+                names[info["index"]] = usable[0]
+    default = found(_preferred(names.values()))
+    chosen = found(device) if device else default
+    known = names.get
+    return Inputs(
+        list(names.values()),
+        None if default is None else known(default),
+        None if chosen is None else known(chosen),
+        not _STREAMS,
+    )
 
 
 @dataclass
@@ -137,6 +197,7 @@ class _Opening:
             self._stream.abort(ignore_errors=True)
             self._stream.close(ignore_errors=True)
             self._stream = None
+            _STREAMS.discard(self)
 
     def _open(self, sounddevice: ModuleType) -> None:
         names = [info["name"] for info in sounddevice.query_devices() if info["max_input_channels"]]
@@ -145,12 +206,12 @@ class _Opening:
                 "PortAudio finds no microphone. Is the sound server running, and is its ALSA plug-in (pipewire-alsa"
                 " or alsa-plugins-pulse) installed?"
             )
-        # A device of the sound server follows the user's choice of a default microphone.
-        device = self._device or next((name for name in _SERVERS if name in names), None)
+        device = self._device or _preferred(names)
         known, self._known.accepted = self._known.accepted, None
         try:
             formats = [known] if known else _formats(sounddevice.query_devices(device, "input"))
             self._stream = self._first_accepted(sounddevice, device, formats)
+            _STREAMS.add(self)
         except ValueError as error:
             raise SourceError(
                 f"The microphone {self._device!r} cannot be chosen: {error}. PortAudio lists: {', '.join(names)}."
@@ -200,6 +261,11 @@ class _Opening:
 
     def _finished(self) -> None:
         self._on_end()
+
+
+def _preferred(names: Collection[str]) -> str | None:
+    """A device of the sound server, which follows the user's choice of a default microphone; None: PortAudio's own."""
+    return next((name for name in _SERVERS if name in names), None)
 
 
 @contextlib.contextmanager

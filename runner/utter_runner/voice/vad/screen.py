@@ -77,7 +77,8 @@ class Screen:
         while await passage.more():
             if segmenter is None:
                 # The first chunk is there, so it is known where the key went down.
-                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead)
+                foreign = session.lead if session.since is None else 0
+                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead, foreign=foreign)
             if len(passage.unseen) > self._bytes(BACKLOG_MS):
                 log.warning("voice activity detection does not keep up in session %s and is left out", session.id)
                 return

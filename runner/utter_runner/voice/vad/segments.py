@@ -52,16 +52,19 @@ class Segmenter:
 
     Args:
         lengths: in frames.
-        lead: frames from before the key went down. Speech in them is kept, but that nothing follows it ends nothing.
+        lead: frames from before the utterance was asked for; only after them it is waited for speech.
+        foreign: frames at the beginning that may have been said to somebody else. Speech in them is kept, but that
+            nothing follows it ends nothing.
     """
 
-    def __init__(self, lengths: Lengths, *, lead: int = 0) -> None:
+    def __init__(self, lengths: Lengths, *, lead: int = 0, foreign: int = 0) -> None:
         self._lengths = lengths
         self._lead = lead
+        self._foreign = foreign
         self._at = 0
         self._speaking = self._heard = False
         self._loud = self._quiet = self._doubtful = 0
-        # The first and the last frame that may be speech; the end of the last speech after the lead.
+        # The first and the last frame that may be speech; the end of the last speech that is not foreign.
         self._first: int | None = None
         self._last = 0
         self._spoken_until: int | None = None
@@ -80,7 +83,7 @@ class Segmenter:
                 self._heard = True
                 # Those before it are near enough to be within the padding.
                 self._keep()
-            if min(self._loud, (self._at - self._lead) // self._lengths.window) >= SPEECH_WINDOWS:
+            if min(self._loud, (self._at - self._foreign) // self._lengths.window) >= SPEECH_WINDOWS:
                 self._spoken_until = self._at
 
     def finish(self) -> None:

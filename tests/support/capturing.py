@@ -1,0 +1,69 @@
+"""A running `Capture` whose source is a real one, and what it tells."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from support import pipewire
+from utter_runner.voice.capture.capture import RATE, Capture, Mode
+from utter_runner.voice.capture.portaudio import PortAudioSource
+from utter_runner.voice.capture.pw_record import PwRecordSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from utter_runner.voice.capture.source import AudioSource
+
+# On a busy machine blocks are lost between the programs; half of what was said proves that it was heard.
+ENOUGH = 0.5
+
+SOURCES: list[Any] = [pytest.param(PortAudioSource, id="portaudio"), pytest.param(PwRecordSource, id="pw-record")]
+
+
+PATIENCE = 30.0
+"""Seconds for what takes an instant where nothing else runs, and some seconds where opening is tried again."""
+
+
+class Events:
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self._send.send_nowait(event)
+
+    async def next(self, state: str) -> str:
+        """The next event, which is to be of this state; returns its text."""
+        with trio.fail_after(PATIENCE):
+            event = await self._receive.receive()
+        assert event["state"] == state, event
+        return str(event["detail"])
+
+
+@asynccontextmanager
+async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncIterator[tuple[Capture, Events]]:
+    events = Events()
+    capture = Capture(source, mode=mode, on_event=events)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: capture.run(task_status=task_status))
+        yield capture, events
+        nursery.cancel_scope.cancel()
+
+
+async def hear(
+    capture: Capture, bed: Any, recording: Path, seconds: float, *, into: str = pipewire.MICROPHONE
+) -> bytes:
+    """What the microphone hears from the moment it is acquired until some time after the recording."""
+    with trio.fail_after(seconds + 10):
+        await capture.acquire()
+        start = capture.oldest
+        player = bed.play(recording, f"{into}_in")
+        await capture.wait_beyond(capture.position + round((seconds + 0.7) * RATE))
+        heard = capture.read(start, capture.position - start)
+        capture.release()
+        assert await trio.to_thread.run_sync(player.wait) == 0
+    return heard

@@ -472,7 +472,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "handles that one message takes along": [MAX_CARRIED],
         "descriptors on a frame to the runner (`max_fds_per_message`)": [MAX_FDS_PER_MESSAGE],
         "descriptors under way, per peer and direction (`max_unread_fds`)": [descriptors.MAX_UNREAD_FDS],
-        "readers of the audio ring that are woken (`max_ring_wakers`)": [MAX_WAKERS],
+        "readers of the audio ring that asked to be woken (`max_ring_wakers`)": [MAX_WAKERS],
         "module": [wasm.MAX_MODULE],
         "audio that waits for voice activity detection, in ms": [BACKLOG_MS],
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WORDS = Path(__file__).parents[1] / "data" / "audio" / "wake"
 SPEECH = Path(__file__).parents[1] / "data" / "audio" / "en"
 RATE = 16_000
+_KEPT = 5 * RATE
 
 
 def recording(path: Path) -> Samples:
@@ -53,7 +54,7 @@ class Unplugged(MicrophoneClosed):
     """The steps are over: the runner has gone."""
 
 
-class FakeMicrophone:
+class ScriptedMicrophone:
     """A `utter_sdk.microphone.Microphone` that delivers what it was told to.
 
     Args:
@@ -72,7 +73,6 @@ class FakeMicrophone:
         self.generation = 1
         self.waits: list[float | None] = []
         self.closed = False
-        self._start = start
         self._sound = np.zeros(0, "f4")
         self._steps = list(steps)
 
@@ -81,7 +81,9 @@ class FakeMicrophone:
         assert start + count <= self.position
         if start < self.oldest:
             raise Overrun(self.oldest)
-        return self._sound[start - self._start : start - self._start + count].astype("<f4").tobytes()
+        first = self.position - len(self._sound)
+        assert start >= first, "longer ago than this microphone remembers"
+        return self._sound[start - first : start - first + count].astype("<f4").tobytes()
 
     def wait(self, position: int, timeout: float | None = None) -> bool:
         """Let things happen until frame number `position` is there, or until there is silence."""
@@ -95,8 +97,9 @@ class FakeMicrophone:
             elif step is Overtaken:
                 self.oldest = self.position
             elif step is not Silent:
-                self._sound = np.concatenate([self._sound, np.asarray(step, "f4")])
-                self.position = self._start + len(self._sound)
+                kept = self._sound[-_KEPT:]
+                self._sound = np.concatenate([kept, np.asarray(step, "f4")])
+                self.position += len(self._sound) - len(kept)
             elif timeout is not None:
                 return False
         return True

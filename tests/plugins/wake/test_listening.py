@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.microphone import RATE, FakeMicrophone, Overtaken, Reopened, Silent, Unplugged
+from support.microphone import RATE, Overtaken, Reopened, ScriptedMicrophone, Silent, Unplugged
 from utter_plugins.wake.detector import Heard
 from utter_plugins.wake.listening import ACCOUNT_S, BATCH, CLOSED_S, MAX_BEHIND, PIECE, Listening
 from utter_plugins.wake.models import STEP
@@ -40,7 +40,7 @@ class Ears:
 
 class Bed:
     def __init__(self, *steps: object, **how: Any) -> None:
-        self.microphone = FakeMicrophone(steps, **how)
+        self.microphone = ScriptedMicrophone(steps, **how)
         self.ears = Ears()
         self.words: list[int] = []
         self.open: list[bool] = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.microphone import RATE, SPEECH, WORDS, FakeMicrophone, Silent, pause, recording
+from support.microphone import RATE, SPEECH, WORDS, ScriptedMicrophone, Silent, pause, recording
 from utter_plugins.wake import models
 from utter_plugins.wake.listening import CLOSED, CLOSED_S
 from utter_plugins.wake.plugin import build
@@ -21,9 +21,9 @@ WORD = recording(WORDS / "okay_nabu.wav")
 COMMAND = recording(SPEECH / "recorded_next.wav")
 
 
-def hears(*steps: object, **how: Any) -> tuple[Plugin, FakeMicrophone]:
+def hears(*steps: object, **how: Any) -> tuple[Plugin, ScriptedMicrophone]:
     """The plugin, with a microphone in place of the runner's."""
-    plugin, microphone = build(), FakeMicrophone(steps, **how)
+    plugin, microphone = build(), ScriptedMicrophone(steps, **how)
     plugin.microphone = lambda: microphone  # type: ignore[assignment,method-assign,return-value]  # for all that it asks
     return plugin, microphone
 

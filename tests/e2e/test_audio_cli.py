@@ -36,6 +36,10 @@ cues = false
 {more}
 [hotkeys]
 enabled = false
+[voice]
+# A machine that is too busy to deliver audio is no fault, and neither is that nobody speaks yet.
+stall_ms = 60000
+zeros_ms = 60000
 """
 # On a busy machine blocks are lost between the programs; half of what was said proves that it was heard.
 ENOUGH = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from contextlib import asynccontextmanager
 from itertools import count
@@ -12,7 +13,7 @@ import trio.testing
 
 from utter_protocol.errors import RpcError
 from utter_protocol.methods import CommandResult, SessionReport, StepResult
-from utter_runner.voice.fakes import FakeCommander, FakeCues, FakeFeed, FakeRecogniser
+from utter_runner.voice.fakes import FakeCommander, FakeCues, FakeFeed, FakeMedia, FakeRecogniser
 from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
 
@@ -61,6 +62,8 @@ class Rig:
         self.recogniser = FakeRecogniser(*(texts or ("open youtube",)))
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
+        self.media = FakeMedia()
+        self.heard_until = -math.inf
         self.events: list[dict[str, Any]] = []
         self.transcripts: list[tuple[str, str]] = []
         self.always_open = always_open
@@ -73,6 +76,8 @@ class Rig:
             commander=self.commander,
             cues=self.cues,
             emit=self._emit,
+            media=self.media,
+            heard_until=lambda: self.heard_until,
             on_transcript=lambda session, transcript: self.transcripts.append((session, transcript.text)),
             settings=VoiceSettings(**settings),
             new_id=lambda: f"s{next(ids)}",
@@ -111,6 +116,7 @@ class Rig:
             yield nursery
             nursery.cancel_scope.cancel()
         assert self.feed.holders == held_before, "the microphone was left open"
+        assert not self.media.held, "players were left paused"
         assert not self.recogniser.open, "an utterance was left open"
         assert not self.commander.running
         assert self.controller.status() == {"session": "", "state": "idle"}

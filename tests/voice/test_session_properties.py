@@ -27,6 +27,12 @@ MAX_MS = 1_000
 CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
 FAILED = CommandResult(results=[], understood=False)
 
+
+def unset(event: trio.Event) -> trio.Event:
+    """One that is not set: the same if it is not, for somebody may wait for it."""
+    return trio.Event() if event.is_set() else event
+
+
 USER = ("press", "release", "toggle", "cancel")
 WORLD: dict[str, Callable[[Rig], None]] = {
     "hear": lambda rig: rig.recogniser.may_finish.set(),
@@ -34,6 +40,8 @@ WORLD: dict[str, Callable[[Rig], None]] = {
     "stt breaks": lambda rig: setattr(rig.recogniser, "start_error", CRASH),
     "stt works": lambda rig: setattr(rig.recogniser, "start_error", None),
     "unplug": lambda rig: rig.feed.fail("Unplugged."),
+    "players hang": lambda rig: setattr(rig.media, "may_answer", unset(rig.media.may_answer)),
+    "players answer": lambda rig: rig.media.may_answer.set(),
     "plug": lambda rig: rig.feed.repair() if rig.feed.fault else None,
 }
 
@@ -103,6 +111,8 @@ class Observed:
         if len(live) == 2:
             # The one that is just becoming so is denied before anything else happens.
             assert live[1].state not in {State.PLANNING, State.CONFIRMING, State.ACTING}
+        for session in rig.commander.running:
+            assert session not in rig.media.held, "a deed found the players as the runner left them"
         done = [report.session for report in rig.reports]
         assert len(done) == len(set(done))
 
@@ -182,16 +192,41 @@ def check_audio(observed: Observed) -> None:
             assert not stream.finished
 
 
-async def run(script: list[object], tap: str) -> None:
+def check_media(observed: Observed) -> None:
+    """Each session that held the players released them, once; a tap holds only what is held anyway."""
+    rig = observed.rig
+    holding: set[str] = set()
+    for what, session in rig.media.calls:
+        assert (session in holding) is (what == "release")
+        if what == "hold" and rig.outcome(session) == "tap":
+            assert holding
+        holding ^= {session}
+    assert not holding
+    held = [session for what, session in rig.media.calls if what == "hold"]
+    assert len(held) == len(set(held))
+    assert set(held) <= observed.expected.keys()
+
+
+async def run(script: list[object], tap: str, players_hang: bool) -> None:
     observed = Observed(tap=tap)
+    if players_hang:
+        WORLD["players hang"](observed.rig)
     async with observed.rig.running(clocked=False) as nursery:
-        for step in script:
-            await observed.do(step, nursery)
+        try:
+            for step in script:
+                await observed.do(step, nursery)
+        finally:
+            # At last they do, for the real ones have a deadline.
+            observed.rig.media.may_answer.set()
     check_audio(observed)
+    check_media(observed)
 
 
 @EXAMPLES
-@given(steps, st.sampled_from(["ignore", "toggle"]))
-def test_what_always_holds(script: list[object], tap: str) -> None:
-    """One session at a time, one report each, and every frame in at most one session, exactly the ones of its span."""
-    trio.run(run, script, tap, clock=trio.testing.MockClock(autojump_threshold=0))
+@given(steps, st.sampled_from(["ignore", "toggle"]), st.booleans())
+def test_what_always_holds(script: list[object], tap: str, players_hang: bool) -> None:
+    """One session at a time, one report each, every frame in at most one session, exactly the ones of its span.
+
+    And the players are held in pairs, and by no session that acts.
+    """
+    trio.run(run, script, tap, players_hang, clock=trio.testing.MockClock(autojump_threshold=0))

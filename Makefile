@@ -64,6 +64,7 @@ bench: setup
 	$(BIN)/python tests/bench/relay.py
 	$(BIN)/python tests/bench/streams.py
 	$(BIN)/python tests/bench/dataplane.py
+	$(BIN)/python tests/bench/release.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/speech.py
 	$(BIN)/python tests/bench/wake.py

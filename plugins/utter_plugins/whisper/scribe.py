@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from .loudness import RATE, SAMPLE_BYTES, TAIL, Loudness
+from .loudness import LONGEST, RATE, SAMPLE_BYTES, TAIL, Loudness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NEW_AUDIO = RATE
 """Frames that must have come since the last look, while somebody speaks, for another one."""
-GLANCE_S = 0.75 * TAIL / RATE
+GLANCE_S = 0.5 * TAIL / RATE
 """A glance that takes longer is left out: it must be over before a speaker who stops now is found to pause."""
 STALL_S = 0.15
 """When nothing has come for so long, the speaker pauses, and whoever feeds keeps the silence to himself."""
@@ -188,6 +188,9 @@ class Scribe:
 
     def _look_at(self, name: str, utterance: Utterance, *, stalled: bool) -> Look | None:
         loudness, end = utterance.loudness, utterance.loudness.end
+        if end > LONGEST:
+            # It takes several windows: too long for what is thrown away if the speaker goes on.
+            return None
         if loudness.paused or stalled:
             known = utterance.done is not None and utterance.done[0] == end
             return None if known or not end else Look(name, utterance, end, "whole")

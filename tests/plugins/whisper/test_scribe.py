@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utter_plugins.whisper.bias import Hints
-from utter_plugins.whisper.loudness import RATE, TAIL, Loudness
+from utter_plugins.whisper.loudness import LONGEST, RATE, TAIL, Loudness
 from utter_plugins.whisper.scribe import NEW_AUDIO, STALL_S, GivenUp, Heard, Look, Scribe
 from utter_plugins.whisper.sessions import Session
 
@@ -168,6 +168,16 @@ def test_when_nothing_comes_the_speaker_pauses() -> None:
     assert bench.due() is None
     assert bench.finish().text == f"en: {RATE // 2} frames and 1 hints"
     assert len(bench.model.asked) == 1
+
+
+def test_of_a_long_utterance_nothing_is_transcribed_before_its_end() -> None:
+    bench = Bench()
+    bench.hear(ROOM, RATE)
+    bench.hear(SPEECH, LONGEST)
+    bench.hear(ROOM, TAIL)
+    bench.now += 2 * STALL_S
+    assert bench.due() is None
+    assert bench.finish().text == f"en: {LONGEST + RATE + TAIL} frames and 1 hints"
 
 
 def test_it_says_when_to_ask_again() -> None:

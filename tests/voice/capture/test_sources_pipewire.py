@@ -100,7 +100,7 @@ async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pit
     bed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int
 ) -> None:
     (tmp_path / ".asoundrc").write_text(
-        f'pcm.stiff{rate} {{ type pipewire  rate {rate}  channels 2  hint {{ show on  description "stereo only" }} }}\n',
+        f'pcm.stiff{rate} {{ type pipewire  rate {rate}  channels 2  hint {{ show on  description "Stiff" }} }}\n',
         encoding="utf-8",
     )
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -35,6 +35,7 @@ from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
+from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
 from utter_runner.voice.vad.screen import BACKLOG_MS
 from utter_runner.wasm import host as wasm
@@ -463,6 +464,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "the whole context": [MAX_CONTEXT_BYTES],
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
+        "time to answer `media.hold` and `media.release`, in ms": [round(CALL_SECONDS * 1000)],
         "characters that are spoken": [MAX_SPOKEN],
         "schema of the settings": [MAX_SCHEMA_BYTES],
         "memory of a module, in MiB": [wasm.DEFAULT_MEMORY_MIB],

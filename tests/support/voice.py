@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from contextlib import asynccontextmanager
 from itertools import count
@@ -12,7 +13,14 @@ import trio.testing
 
 from utter_protocol.errors import RpcError
 from utter_protocol.methods import CommandResult, SessionReport, StepResult
-from utter_runner.voice.fakes import FakeCommander, FakeCues, FakeFeed, FakeRecogniser, FakeVoiceActivity
+from utter_runner.voice.fakes import (
+    FakeCommander,
+    FakeCues,
+    FakeFeed,
+    FakeMedia,
+    FakeRecogniser,
+    FakeVoiceActivity,
+)
 from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
 
@@ -64,6 +72,8 @@ class Rig:
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
         self.activity = activity
+        self.media = FakeMedia()
+        self.heard_until = -math.inf
         self.events: list[dict[str, Any]] = []
         self.transcripts: list[tuple[str, str]] = []
         self.always_open = always_open
@@ -77,6 +87,8 @@ class Rig:
             cues=self.cues,
             activity=activity,
             emit=self._emit,
+            media=self.media,
+            heard_until=lambda: self.heard_until,
             on_transcript=lambda session, transcript: self.transcripts.append((session, transcript.text)),
             settings=VoiceSettings(**settings),
             new_id=lambda: f"s{next(ids)}",
@@ -115,6 +127,7 @@ class Rig:
             yield nursery
             nursery.cancel_scope.cancel()
         assert self.feed.holders == held_before, "the microphone was left open"
+        assert not self.media.held, "players were left paused"
         assert not self.recogniser.open, "an utterance was left open"
         assert not self.commander.running
         assert self.activity is None or not self.activity.open_now, "an utterance is still followed"

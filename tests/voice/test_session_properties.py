@@ -29,6 +29,12 @@ WINDOW, SILENCE, NO_SPEECH = 51, 480, 1_600
 CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
 FAILED = CommandResult(results=[], understood=False)
 
+
+def unset(event: trio.Event) -> trio.Event:
+    """One that is not set: the same if it is not, for somebody may wait for it."""
+    return trio.Event() if event.is_set() else event
+
+
 USER = ("press", "release", "toggle", "cancel")
 WORLD: dict[str, Callable[[Rig], None]] = {
     "hear": lambda rig: rig.recogniser.may_finish.set(),
@@ -36,6 +42,8 @@ WORLD: dict[str, Callable[[Rig], None]] = {
     "stt breaks": lambda rig: setattr(rig.recogniser, "start_error", CRASH),
     "stt works": lambda rig: setattr(rig.recogniser, "start_error", None),
     "unplug": lambda rig: rig.feed.fail("Unplugged."),
+    "players hang": lambda rig: setattr(rig.media, "may_answer", unset(rig.media.may_answer)),
+    "players answer": lambda rig: rig.media.may_answer.set(),
     "plug": lambda rig: rig.feed.repair() if rig.feed.fault else None,
 }
 
@@ -113,6 +121,8 @@ class Observed:
         if len(live) == 2:
             # The one that is just becoming so is denied before anything else happens.
             assert live[1].state not in {State.PLANNING, State.CONFIRMING, State.ACTING}
+        for session in rig.commander.running:
+            assert session not in rig.media.held, "a deed found the players as the runner left them"
         done = [report.session for report in rig.reports]
         assert len(done) == len(set(done))
 
@@ -244,20 +254,45 @@ def check_audio(observed: Observed) -> None:
             assert not stream.finished
 
 
-async def run(script: list[object], tap: str, speech: list[tuple[int, int]] | None) -> None:
+def check_media(observed: Observed) -> None:
+    """Each session that held the players released them, once; a tap holds only what is held anyway."""
+    rig = observed.rig
+    holding: set[str] = set()
+    for what, session in rig.media.calls:
+        assert (session in holding) is (what == "release")
+        if what == "hold" and rig.outcome(session) == "tap":
+            assert holding
+        holding ^= {session}
+    assert not holding
+    held = [session for what, session in rig.media.calls if what == "hold"]
+    assert len(held) == len(set(held))
+    assert set(held) <= observed.expected.keys()
+
+
+async def run(script: list[object], tap: str, players_hang: bool, speech: list[tuple[int, int]] | None) -> None:
     activity = None if speech is None else FakeVoiceActivity(*speech, window=WINDOW)
     observed = Observed(tap=tap, activity=activity)
+    if players_hang:
+        WORLD["players hang"](observed.rig)
     async with observed.rig.running(clocked=False) as nursery:
-        for step in script:
-            await observed.do(step, nursery)
+        try:
+            for step in script:
+                await observed.do(step, nursery)
+        finally:
+            # At last they do, for the real ones have a deadline.
+            observed.rig.media.may_answer.set()
     check_audio(observed)
+    check_media(observed)
 
 
 @EXAMPLES
-@given(steps, st.sampled_from(["ignore", "toggle"]))
-def test_what_always_holds(script: list[object], tap: str) -> None:
-    """One session at a time, one report each, and every frame in at most one session, exactly the ones of its span."""
-    trio.run(run, script, tap, None, clock=trio.testing.MockClock(autojump_threshold=0))
+@given(steps, st.sampled_from(["ignore", "toggle"]), st.booleans())
+def test_what_always_holds(script: list[object], tap: str, players_hang: bool) -> None:
+    """One session at a time, one report each, every frame in at most one session, exactly the ones of its span.
+
+    And the players are held in pairs, and by no session that acts.
+    """
+    trio.run(run, script, tap, players_hang, None, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def spans(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -274,7 +309,9 @@ unattended = st.lists(
 
 
 @EXAMPLES
-@given(st.one_of(steps, unattended), st.sampled_from(["ignore", "toggle"]), speech)
-def test_what_always_holds_with_voice_activity(script: list[object], tap: str, spoken: list[tuple[int, int]]) -> None:
+@given(st.one_of(steps, unattended), st.sampled_from(["ignore", "toggle"]), st.booleans(), speech)
+def test_what_always_holds_with_voice_activity(
+    script: list[object], tap: str, players_hang: bool, spoken: list[tuple[int, int]]
+) -> None:
     """The same; and silence never ends a held key, ends all else in time, and no speech is lost at a session's ends."""
-    trio.run(run, script, tap, spoken, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(run, script, tap, players_hang, spoken, clock=trio.testing.MockClock(autojump_threshold=0))

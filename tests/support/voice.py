@@ -71,9 +71,9 @@ class Rig:
         self.recogniser = FakeRecogniser(*(texts or ("open youtube",)))
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
+        self.activity = activity
         self.media = FakeMedia()
         self.heard_until = -math.inf
-        self.activity = activity
         self.events: list[dict[str, Any]] = []
         self.transcripts: list[tuple[str, str]] = []
         self.always_open = always_open

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +269,7 @@ def check_media(observed: Observed) -> None:
     assert set(held) <= observed.expected.keys()
 
 
-async def run(script: list[object], tap: str, speech: list[tuple[int, int]] | None, *, players_hang: bool) -> None:
+async def run(script: list[object], tap: str, players_hang: bool, speech: list[tuple[int, int]] | None) -> None:
     activity = None if speech is None else FakeVoiceActivity(*speech, window=WINDOW)
     observed = Observed(tap=tap, activity=activity)
     if players_hang:
@@ -293,8 +292,7 @@ def test_what_always_holds(script: list[object], tap: str, players_hang: bool) -
 
     And the players are held in pairs, and by no session that acts.
     """
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(partial(run, players_hang=players_hang), script, tap, None, clock=clock)
+    trio.run(run, script, tap, players_hang, None, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def spans(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -311,7 +309,9 @@ unattended = st.lists(
 
 
 @EXAMPLES
-@given(st.one_of(steps, unattended), st.sampled_from(["ignore", "toggle"]), speech)
-def test_what_always_holds_with_voice_activity(script: list[object], tap: str, spoken: list[tuple[int, int]]) -> None:
+@given(st.one_of(steps, unattended), st.sampled_from(["ignore", "toggle"]), st.booleans(), speech)
+def test_what_always_holds_with_voice_activity(
+    script: list[object], tap: str, players_hang: bool, spoken: list[tuple[int, int]]
+) -> None:
     """The same; and silence never ends a held key, ends all else in time, and no speech is lost at a session's ends."""
-    trio.run(partial(run, players_hang=False), script, tap, spoken, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(run, script, tap, players_hang, spoken, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -128,7 +128,7 @@ def test_the_meter_fits_any_terminal() -> None:
             line = meter(level, width)
             assert line.startswith(figures({**level, "clipped": False}))
             assert len(line) <= max(width, len(figures(LEVELS[1])))
-    assert meter({"rms_db": -30.0, "peak_db": -15.0}, 61) == ("rms  -30.0 dB  peak  -15.0 dB  [##########....|.....]")
+    assert meter({"rms_db": -30.0, "peak_db": -15.0}, 59) == ("rms  -30.0 dB  peak  -15.0 dB  [##########....|.....]")
     assert meter(LEVELS[1], 61).endswith("###|]  CLIP")
 
 

@@ -471,7 +471,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "handles that one message takes along": [MAX_CARRIED],
         "descriptors on a frame to the runner (`max_fds_per_message`)": [MAX_FDS_PER_MESSAGE],
         "descriptors under way, per peer and direction (`max_unread_fds`)": [descriptors.MAX_UNREAD_FDS],
-        "readers of the audio ring that are woken (`max_ring_wakers`)": [MAX_WAKERS],
+        "readers of the audio ring that asked to be woken (`max_ring_wakers`)": [MAX_WAKERS],
         "module": [wasm.MAX_MODULE],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}

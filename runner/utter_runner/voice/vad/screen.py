@@ -2,7 +2,7 @@
 
 Rules here: nothing is let through twice or in another order, and nothing that may be speech is dropped. When in doubt
 (no speech was found, the model fails or cannot keep up) everything is let through. Between any two windows the loop has
-its turn.
+its turn. The recogniser is asked when the last window was looked at, so what cannot change anything is not looked at.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Screen:
             if len(passage.unseen) > self._bytes(BACKLOG_MS):
                 log.warning("voice activity detection does not keep up in session %s and is left out", session.id)
                 return
-            while len(passage.unseen) >= size:
+            while len(passage.unseen) >= size and not passage.decided(segmenter):
                 segmenter.add(detector.probability(passage.look(size)))
                 passage.settle(segmenter)
                 if segmenter.over:
@@ -88,7 +88,7 @@ class Screen:
                 await trio.lowlevel.checkpoint()
         if segmenter is None:
             return
-        if passage.unseen:
+        if passage.unseen and not passage.decided(segmenter):
             segmenter.add(detector.probability(passage.look(len(passage.unseen))))
         passage.settle(segmenter)
         if segmenter.heard:
@@ -115,28 +115,39 @@ class _Passage:
 
     Attributes:
         unseen: what the model has not looked at yet.
+        frames: how many there have been.
+        complete: no more come.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._trimmer = Trimmer()
         self.unseen = bytearray()
+        self.frames = 0
+        self.complete = False
 
     async def more(self) -> bool:
-        """Wait for audio and take all that is there; False if no more comes."""
+        """Wait for audio or for its end, and take all that is there; False if there was nothing to wait for."""
         incoming = self._session.recorded
         try:
             self._take(await incoming.receive())
+            with suppress(trio.WouldBlock):
+                while True:
+                    self._take(incoming.receive_nowait())
         except trio.EndOfChannel:
-            return False
-        with suppress(trio.WouldBlock, trio.EndOfChannel):
-            while True:
-                self._take(incoming.receive_nowait())
+            # What came together with the end is still to be looked at.
+            before, self.complete = self.complete, True
+            return not before
         return True
 
     def _take(self, chunk: Chunk) -> None:
         self._trimmer.add(chunk)
         self.unseen += chunk.data
+        self.frames += chunk.frames
+
+    def decided(self, segmenter: Segmenter) -> bool:
+        """Whether everything that is left is kept, whatever it is: the utterance ends within the padding of speech."""
+        return self.complete and segmenter.heard and segmenter.kept[1] >= self.frames
 
     def look(self, size: int) -> bytes:
         """The next unseen bytes."""

@@ -263,10 +263,11 @@ class ActionGate:
                 return
         submission.instance = instance
         submission.epoch = instance.epoch
+        answer: OnReply = reply
         if _injects(instance, decision.op):
             method, params, answer = INJECT, encode(decision.args), partial(_injected, reply)
         else:
-            method, answer = "action.invoke", reply
+            method = "action.invoke"
             params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
         submission.request = instance.request(method, params, answer, timeout=timeout, work=part)
         rate = self._rules.of(decision.op).rate

@@ -39,7 +39,7 @@ class Plugin:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.answers = Answers(wire.transport)
-        self.served = 0
+        self.served = self.asked = 0
         self.seen: list[Any] = []
         self.just_now: list[Any] = []
 
@@ -69,6 +69,9 @@ class Plugin:
             self.just_now.clear()
             if "overrun-crashes" in WITH and ear.overrun():
                 return 1
+            if "asks-inside-frames" in WITH and self.answers.greeted and not bodies:
+                self.wire.send({**SENT_ONCE_GREETED["asks"], "id": f"inside-{self.asked}"})
+                self.asked += 1
             for body in bodies:
                 self.take(body)
             self.tick()

@@ -69,12 +69,17 @@ class Plugin:
             self.just_now.clear()
             if "overrun-crashes" in WITH and ear.overrun():
                 return 1
-            if "asks-inside-frames" in WITH and self.answers.greeted and not bodies:
-                self.wire.send({**SENT_ONCE_GREETED["asks"], "id": f"inside-{self.asked}"})
-                self.asked += 1
+            if not bodies:
+                self.ask_inside()
             for body in bodies:
                 self.take(body)
             self.tick()
+
+    def ask_inside(self) -> None:
+        """What it does while a frame has not come to its end."""
+        if "asks-inside-frames" in WITH and self.answers.greeted:
+            self.asked += 1
+            self.wire.send({**SENT_ONCE_GREETED["asks"], "id": f"inside-{self.asked}"})
 
     def end(self) -> int:
         """What it does when its input has ended."""

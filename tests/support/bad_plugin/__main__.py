@@ -69,15 +69,14 @@ class Plugin:
             self.just_now.clear()
             if "overrun-crashes" in WITH and ear.overrun():
                 return 1
-            if not bodies:
-                self.ask_inside()
-            for body in bodies:
-                self.take(body)
+            self.take_all(bodies)
             self.tick()
 
-    def ask_inside(self) -> None:
-        """What it does while a frame has not come to its end."""
-        if "asks-inside-frames" in WITH and self.answers.greeted:
+    def take_all(self, bodies: list[bytes]) -> None:
+        """Read what has come to its end."""
+        for body in bodies:
+            self.take(body)
+        if not bodies and "asks-inside-frames" in WITH and self.answers.greeted:
             self.asked += 1
             self.wire.send({**SENT_ONCE_GREETED["asks"], "id": f"inside-{self.asked}"})
 

@@ -41,6 +41,8 @@ _OTHERS: dict[type[ast.operator], type[ast.operator]] = {
 _QUANTIFIERS = {"any": "all", "all": "any", "min": "max", "max": "min"}
 # Methods that bring text into one spelling.
 _NORMALIZERS = frozenset({"lower", "strip", "removesuffix", "removeprefix"})
+# Keywords of a class that say how it is made, not what it means.
+_OF_CLASSES = frozenset({"kw_only", "tag"})
 # Values of these are sentences for people.
 _PROSE = frozenset({"detail", "reason", "message"})
 
@@ -140,6 +142,8 @@ def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id in {"detail", "_WHY", "__all__"}
+    if isinstance(parent, ast.ClassDef) and isinstance(node, ast.keyword) and node.arg in _OF_CLASSES:
+        return True
     return isinstance(node, ast.keyword) and node.arg in _PROSE
 
 

@@ -196,9 +196,15 @@ def _spawn(
     # setpriv exists everywhere util-linux does; it asks the kernel to kill the plugin should the runner be killed.
     setpriv = _setpriv()
     prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    command = [*prefix, program, *spec.argv[1:]]
+    if spec.sandbox is not None:
+        # Not loaded where nobody wants a sandbox.
+        from utter_runner.supervision.sandbox.compose import confined_command  # noqa: PLC0415 - see above
+
+        command = confined_command(spec, str(Path(program).absolute()), tmp, environ, directory=directory, tie=prefix)
     try:
         return subprocess.Popen(
-            [*prefix, program, *spec.argv[1:]],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # What a plugin prints is for the log as well where it is no frame.

@@ -218,7 +218,7 @@ def _expand(entry: PluginConfig, entrypoint: Sequence[str], directory: Path | No
 
 def _named_files(argv: Sequence[str]) -> tuple[str, ...]:
     """The files that the user's own command names. A manifest's words are not the user's."""
-    return tuple(word for word in argv if word.startswith("/") and Path(word).is_file())
+    return tuple(word for word in argv[1:] if word.startswith("/") and Path(word).is_file())
 
 
 def _absolute(entry: PluginConfig, path: str, directory: Path | None) -> str:

@@ -36,8 +36,8 @@ BESIDES: Final = ("other processes", "input devices", "system secrets", "the run
 
 # Of the block that documentation uses (RFC 5737); nobody is there.
 _FAR = ("192.0.2.1", 9)
-_SECONDS = 30.0
-_ENDING_SECONDS = 5.0
+_SECONDS = 20.0
+_ENDING_SECONDS = 2.0
 _SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers")
 _DEVICES = {"input.inject": ("/dev/uinput",), "gpu": ("/dev/dri", "/dev/kfd", "/dev/nvidia0")}
 _MISSING = {
@@ -186,7 +186,8 @@ def _run(
             # As a plugin is ended, with all that can be found of it.
             abandon(launched)
             kill_marked(launched.mark)
-        outlived = not _ends(alive_read)
+        # Where it may go on there is nothing to wait for.
+        outlived = not _ends(alive_read, 0.0 if "process.spawn" in spec.permissions else _ENDING_SECONDS)
         try:
             return msgspec.json.decode(said, type=dict[str, list[str]]), outlived
         except msgspec.DecodeError:
@@ -198,11 +199,11 @@ def _run(
                 os.close(fd)
 
 
-def _ends(alive: int) -> bool:
-    """Whether nobody holds the other end any more, or soon does not."""
+def _ends(alive: int, seconds: float) -> bool:
+    """Whether nobody holds the other end any more, or will not within so many seconds."""
     poll = select.poll()
     poll.register(alive, select.POLLIN)
-    return bool(poll.poll(_ENDING_SECONDS * 1000)) and not os.read(alive, 1)
+    return bool(poll.poll(seconds * 1000)) and not os.read(alive, 1)
 
 
 @contextmanager

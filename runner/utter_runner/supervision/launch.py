@@ -201,7 +201,8 @@ def _spawn(
         # Not loaded where nobody wants a sandbox.
         from utter_runner.supervision.sandbox.compose import confined_command  # noqa: PLC0415 - see above
 
-        command = confined_command(spec, str(Path(program).absolute()), tmp, environ, directory=directory, tie=prefix)
+        program = str(Path(program).absolute())
+        command = confined_command(spec, program, tmp, environ, directory=directory, tie=prefix, taken=[*fds.values()])
     try:
         return subprocess.Popen(
             command,

@@ -20,7 +20,7 @@ from utter_runner.supervision.sandbox.permissions import rules_for
 from utter_runner.supervision.sandbox.systemd_run import systemd_run_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from utter_runner.supervision.sandbox.permissions import Rules
     from utter_runner.supervision.sandbox.wrappers import Sandbox
@@ -31,9 +31,6 @@ _ENTER = (
     f"import sys; sys.path.insert(0, {_CODE!r}); "
     "from utter_runner.supervision.sandbox.enter import main; main(sys.argv[1:])"
 )
-# Of bwrap's two processes the outer one does nothing but wait. It stays until the plugin has ended, and so do its
-# exit code and the chance to end in order; the plugin itself hears the signal, see enter.py.
-_DEAF = ["/bin/sh", "-c", "trap '' TERM; exec \"$@\"", "sh"]
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts", "/dev/ptmx")
 
 
@@ -42,17 +39,26 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         drop_capabilities: whether it is root and has to give that up.
+        streams: the descriptors that become its standard input and output; None if they are those already.
         landlock: the arguments of `landlock.restrict`, its first being `abi`; None without it.
         seccomp: the arguments of `seccomp.assemble` but the machine; None without it.
     """
 
     drop_capabilities: bool
+    streams: tuple[int, int] | None
     landlock: dict[str, Any] | None
     seccomp: dict[str, bool] | None
 
 
 def confined_command(
-    spec: PluginSpec, program: str, tmp: str, environ: Mapping[str, str], *, directory: str, tie: Sequence[str]
+    spec: PluginSpec,
+    program: str,
+    tmp: str,
+    environ: Mapping[str, str],
+    *,
+    directory: str,
+    tie: Sequence[str],
+    taken: Collection[int] = (),
 ) -> list[str]:
     """Return the command that runs a plugin inside its sandbox.
 
@@ -63,16 +69,25 @@ def confined_command(
         environ: the runner's environment.
         directory: where it runs.
         tie: what asks the kernel to end it with the runner, to be put before a command.
+        taken: descriptors that it inherits.
     """
     assert spec.sandbox is not None  # noqa: S101 - the caller looked
     rules = rules_for(spec, program, environ, tmp, spec.sandbox.hidden)
     argv = [program, *spec.argv[1:]]
     key = tmp.rpartition("-")[2]
-    return confined_argv(spec.sandbox, rules, argv, plugin=spec.id, key=key, directory=directory, tie=tie)
+    return confined_argv(spec.sandbox, rules, argv, plugin=spec.id, key=key, directory=directory, tie=tie, taken=taken)
 
 
 def confined_argv(
-    sandbox: Sandbox, rules: Rules, argv: Sequence[str], *, plugin: str, key: str, directory: str, tie: Sequence[str]
+    sandbox: Sandbox,
+    rules: Rules,
+    argv: Sequence[str],
+    *,
+    plugin: str,
+    key: str,
+    directory: str,
+    tie: Sequence[str],
+    taken: Collection[int] = (),
 ) -> list[str]:
     """Return the command that runs a program by these rules, inside these wrappers.
 
@@ -84,22 +99,41 @@ def confined_argv(
         key: what tells this epoch from all others.
         directory: where it runs.
         tie: what asks the kernel to end it with the runner, to be put before a command.
+        taken: descriptors that it inherits.
     """
     inside = "bubblewrap" in sandbox.wrappers
+    streams = _free(taken) if inside else None
     orders = Orders(
         drop_capabilities=os.geteuid() == 0 and not inside,
+        streams=streams,
         landlock=_landlock(sandbox.landlock_abi, rules, inside=inside) if "landlock" in sandbox.wrappers else None,
         seccomp={"network": rules.network, "spawn": rules.spawn} if "seccomp" in sandbox.wrappers else None,
     )
     line = [sys.executable, "-I", "-S", "-c", _ENTER, json.dumps(msgspec.to_builtins(orders)), *argv]
-    if inside:
+    if streams is not None:
         root = os.geteuid() == 0
         line = bubblewrap_argv(sandbox.bwrap, sandbox.bwrap_version, rules, line, directory, root=root)
-        line = [*_DEAF, *line]
+        line = [*_aside(*streams), *line]
     line = [*tie, *line]
     if "systemd-run" in sandbox.wrappers:
         line = systemd_run_argv(sandbox.systemd_run, plugin, key, line)
     return line
+
+
+def _free(taken: Collection[int]) -> tuple[int, int]:
+    """Two descriptors that nothing is on. A shell knows those with one digit."""
+    first, second = [number for number in range(9, 2, -1) if number not in taken][:2]
+    return first, second
+
+
+def _aside(stdin: int, stdout: int) -> list[str]:
+    """Start bwrap so that its own processes, which do nothing but wait, are in nobody's way.
+
+    They are deaf to SIGTERM, so that they end when the plugin has, and with its exit code. And they do not hold its
+    standard input and output, whose other end so sees when the plugin closes them. enter.py undoes both.
+    """
+    script = f"trap '' TERM; exec \"$@\" {stdin}<&0 {stdout}>&1 </dev/null >/dev/null"
+    return ["/bin/sh", "-c", script, "sh"]
 
 
 def _landlock(abi: int, rules: Rules, *, inside: bool) -> dict[str, Any]:

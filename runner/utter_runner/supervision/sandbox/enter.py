@@ -26,8 +26,11 @@ _LAST_CAPABILITY = 63
 def main(arguments: list[str]) -> None:
     """Confine this process and become the program."""
     orders, argv = json.loads(arguments[0]), arguments[1:]
-    # The wrappers around it are made deaf to it, so that they do not end before the plugin has.
+    # See `_aside` in compose.py.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number, descriptor in enumerate(orders["streams"] or ()):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     try:
         confine(orders)
         os.execv(argv[0], argv)  # noqa: S606 - there is to be no shell

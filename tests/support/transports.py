@@ -51,7 +51,7 @@ class Way:
     """One way: which specs it takes, and who starts the processes.
 
     Args:
-        name: the transport, and `-external` where somebody else starts the plugin, or `-sandboxed` where it is confined.
+        name: the transport, and `-external` where somebody else starts the plugin, `-sandboxed` where it is confined.
         directory: where sockets lie.
     """
 

@@ -186,7 +186,7 @@ def _write(path: Path | None, cache: _Cache) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
+        with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor, made with its mode
             file.write(msgspec.json.encode(cache))
         part.replace(path)
     except OSError as error:

@@ -132,11 +132,7 @@ def code_paths(home: str) -> tuple[str, ...]:
     named = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path]
     places = [*named, *map(os.path.realpath, filter(None, named)), *_links(sys.executable)]
     # The directory that -c or -m put there is where the runner happens to have been started.
-    return tuple(
-        dict.fromkeys(
-            str(Path(one)) for one in places if Path(one).is_absolute() and not _contains(one, home) and one != "/"
-        )
-    )
+    return _there(one for one in places if Path(one).is_absolute() and one != "/" and not _contains(one, home))
 
 
 def _links(program: str) -> Iterator[str]:

@@ -112,7 +112,7 @@ class _Stage:
     def seen(self) -> dict[str, list[str]]:
         """What can be seen from outside to have been done."""
         found: dict[str, list[str]] = {}
-        self.udp.setblocking(False)
+        self.udp.settimeout(0)
         with suppress(OSError):
             if self.words.encode() in self.udp.recv(1024):
                 found["network"] = ["a datagram arrived"]

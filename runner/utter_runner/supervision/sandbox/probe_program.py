@@ -36,7 +36,7 @@ def connects(family: int, address: Any) -> str:
 def reaches_out(address: list[Any]) -> str:
     """Whether the kernel takes a connection to another machine in hand; it is not waited for."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-        one.setblocking(False)
+        one.settimeout(0)
         try:
             one.connect(tuple(address))
         except BlockingIOError:
@@ -96,7 +96,11 @@ def looks_into(pid: int, secret: str) -> Iterator[str]:
 
 def outlives(life: int) -> None:
     """Leave a process behind that puts itself into a session of its own and takes off the mark of this plugin."""
+    # Closed with the last process that holds it and is not a new program yet: until then it still has its mark.
+    waiting, changed = os.pipe()
     if os.fork() != 0:
+        os.close(changed)
+        os.read(waiting, 1)
         return
     os.setsid()
     if os.fork() != 0:

@@ -41,6 +41,8 @@ class Launched(NamedTuple):
     tmp: str
     """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
     endpoint: Endpoint | None = None
+    wrapped: bool = False
+    """Whether a wrapper stands before it, whose exit code is 128 and the number of the signal that ended the plugin."""
 
 
 class Inherited(NamedTuple):
@@ -146,7 +148,8 @@ def launch(
     tmp = ""
     try:
         tmp = _make_tmp(spec, key, environ)
-        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made)
+        wrapped = spec.sandbox is not None and "bubblewrap" in spec.sandbox.wrappers
+        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made, wrapped)
     except SpawnError:
         remove_tmp(tmp)
         if made is not None and made is not endpoint:

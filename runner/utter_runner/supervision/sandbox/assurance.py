@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -190,5 +191,6 @@ def _write(path: Path | None, cache: _Cache) -> None:
             file.write(msgspec.json.encode(cache))
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         logger.warning("What was found out about the sandbox cannot be kept in %s: %s", path, error.strerror)

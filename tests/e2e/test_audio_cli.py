@@ -293,9 +293,7 @@ def test_a_file_in_place_of_a_microphone_is_heard_as_one(tmp_path: Path) -> None
         played, heard = (audio.floats(wav_to_pcm(path.read_bytes())) for path in (SPEECH, made))
         assert len(heard) == 40_000
         # It is opened for each command, and played from its beginning; the first blocks are over when it is read.
-        start = next(
-            at for at in range(0, len(played) - 8000, 160) if np.array_equal(played[at : at + 8000], heard[:8000])
-        )
+        start = next(at for at in range(0, len(played) - 8000, 160) if np.array_equal(played[at : at + 8000], heard[:8000]))
         assert np.array_equal(heard[: len(played) - start], played[start : start + 40_000])
 
 

@@ -52,9 +52,7 @@ def judge(frames: np.ndarray) -> str:
         expected = (frames[at[0]] - 1 + at - at[0]) % COUNT + 1
         wrong = np.flatnonzero(frames[at] != expected)
         if len(wrong):
-            return (
-                f"frame {at[wrong[0]]} of {len(frames)} is {frames[at[wrong[0]]]:.0f} and not {expected[wrong[0]]:.0f}"
-            )
+            return f"frame {at[wrong[0]]} of {len(frames)} is {frames[at[wrong[0]]]:.0f} and not {expected[wrong[0]]:.0f}"
     return "next"
 
 

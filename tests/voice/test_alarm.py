@@ -22,9 +22,7 @@ class Alarms:
     def __init__(self, source: Any) -> None:
         self.at: list[float] = []
         self.events: list[str] = []
-        self._alarm = FaultAlarm(
-            lambda: self.at.append(trio.current_time()), lambda one: self.events.append(one["state"])
-        )
+        self._alarm = FaultAlarm(lambda: self.at.append(trio.current_time()), lambda one: self.events.append(one["state"]))
         self.capture = Capture(source, mode="always", on_event=self._tell)
 
     def _tell(self, event: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
 #   make check     ruff, mypy, import-linter, generated files
 #   make test-all  the suite on every interpreter found: 3.11, 3.12, 3.13
 #   make bench     the figures, each beside its floor
+#   make soak      an hour of audio in some minutes while everything around it fails; SOAK_SECONDS=86400 for longer
 #   make fuzz      a million mutated frames against everything that reads frames
 #   make docs      regenerates what is generated in docs/ and protocol/
 #   make lock      resolves requirements.lock anew
@@ -17,8 +18,9 @@ PYTEST_ARGS ?=
 # Tests wait for processes more than they compute: one worker more than there are processors.
 JOBS ?= $(shell expr $$(nproc) + 1)
 FUZZ_ARGS ?=
+SOAK_ARGS ?=
 
-.PHONY: run test check test-all bench fuzz docs lock clean setup system
+.PHONY: run test check test-all bench soak fuzz docs lock clean setup system
 
 setup: $(VENV)/.complete
 
@@ -62,9 +64,13 @@ bench: setup
 	$(BIN)/python tests/bench/relay.py
 	$(BIN)/python tests/bench/streams.py
 	$(BIN)/python tests/bench/dataplane.py
+	$(BIN)/python tests/bench/release.py
 	$(BIN)/python tests/bench/startup.py
 	$(BIN)/python tests/bench/speech.py
 	$(BIN)/python tests/bench/wake.py
+
+soak: setup
+	$(BIN)/python -m pytest -m soak tests/soak $(SOAK_ARGS)
 
 fuzz: setup
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)

@@ -1,12 +1,12 @@
 """From the key's release to the recogniser's order to transcribe, beside a bare hop to the same plugin, in one run.
 
-A real daemon records a file at the pace of a microphone, in blocks of 20 ms. A client holds the key for about 300 ms,
-each time for another part of a block, and lets go; the plugin says when `stt.finish` had arrived. `beyond` is what has
-passed then since the client began to send the release, in milliseconds, less the post-roll. Negative is early: the
-frames of the post-roll are counted from the last block that had arrived when the key went up. The floor is one
-`runner.invoke` to the same plugin after each session, from the client to the plugin, measured by the same clocks.
-`short_ms` is how much less audio the plugin was given than there is from the pre-roll to the end of the post-roll; a
-block at each end cannot be known better.
+A real daemon records sentences from a file at the pace of a microphone, in blocks of 20 ms, and looks for speech in
+them as it does by default. A client holds the key for about 300 ms, each time for another part of a block, and lets go;
+the plugin says when `stt.finish` had arrived. `beyond` is what has passed then since the client began to send the
+release, in milliseconds, less the post-roll. Negative is early: the frames of the post-roll are counted from the last
+block that had arrived when the key went up. The floor is one `runner.invoke` to the same plugin after each session,
+from the client to the plugin, measured by the same clocks. `short_ms` is how much less audio the plugin was given than
+there is from the pre-roll to the end of the post-roll: up to a block at each end, and what was silence.
 
 Everything runs pinned to one CPU where the system allows it, beside a bystander that only sleeps for a millisecond at a
 time. `calm_*` are the sessions in which the bystander was never more than 2 ms late from the release to the plugin: the
@@ -34,6 +34,9 @@ from common import arguments, daemon, p50_and_p99, patiently, pin, show
 from utter_sdk.client import Client, RunnerUnavailable
 
 PLUGIN = Path(__file__).with_name("stt_plugin.py")
+RECORDINGS = Path(__file__).parent.parent / "data/audio/en"
+SESSION_S = 2
+"""More than a session takes, with what is between it and the next."""
 RATE = 16_000
 HELD_S = 0.3
 BLOCK_S = 0.02
@@ -113,17 +116,32 @@ def wait_for_microphone(client: Client) -> None:
         time.sleep(0.01)
 
 
+def write_speech(path: Path, sessions: int) -> None:
+    """Write recorded sentences one after the other, enough for so many sessions."""
+    frames = []
+    for name in sorted(RECORDINGS.glob("*.wav")):
+        with wave.open(str(name), "rb") as file:
+            if (file.getframerate(), file.getnchannels(), file.getsampwidth()) != (RATE, 1, 2):
+                raise SystemExit(f"{name} is not 16 kHz mono 16-bit.")
+            frames.append(file.readframes(file.getnframes()))
+    once = b"".join(frames)
+    if not once:
+        raise SystemExit(f"there are no recordings in {RECORDINGS}")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(once * (2 * RATE * SESSION_S * sessions // len(once) + 1))
+
+
 def run(sessions: int, source: str, chance: random.Random) -> list[Session]:
     """Hold the key so often, after once that finds everything cold."""
     found = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        recording = directory / "noise.wav"
-        with wave.open(str(recording), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(RATE)
-            file.writeframes(chance.randbytes(20 * RATE))
+        recording = directory / "speech.wav"
+        if source == "wav":
+            write_speech(recording, sessions + 1)
         audio = f'source = "{source}"' + (f'\nwav_path = "{recording}"' if source == "wav" else "")
         path = stack.enter_context(daemon(directory, REST.format(python=sys.executable, plugin=PLUGIN), audio))
         client = stack.enter_context(patiently(lambda: Client.connect(path), RunnerUnavailable))

@@ -31,7 +31,7 @@ def test_files_exist(path: str) -> None:
 
 
 def test_names_exist() -> None:
-    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", ROOT / "tests" / "bench")
+    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", ROOT / "tests" / "bench", ROOT / "tests" / "soak")
     source = "\n".join(path.read_text() for root in roots for path in root.rglob("*.py"))
     words = set(re.findall(r"\w+", source))
     names = [span for span in spans() if _NAME.fullmatch(span) and not _PATH.fullmatch(span)]

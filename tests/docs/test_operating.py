@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import configparser
+import inspect
 import os
 import re
 import shutil
 import subprocess
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_type_hints
@@ -16,6 +18,8 @@ import pytest
 
 from support.docs import ROOT, blocks, tables
 from utter_runner import main
+from utter_runner.cli import hearing
+from utter_runner.cli.exits import Exit
 from utter_runner.config import Config, parse_config
 from utter_runner.config.schema import AudioConfig
 from utter_runner.rpc.endpoint import default_socket_path
@@ -129,3 +133,19 @@ def the_unit() -> str:
     """The systemd unit on the page."""
     (unit,) = [block.text for block in blocks(PAGE) if block.what == "unit"]
     return unit
+
+
+def test_the_verdicts_on_a_microphone_are_those_of_the_code() -> None:
+    made = set(re.findall(r'_(?:bad|broken)\(\s*"(\w+)"|Verdict\("(\w+)"', inspect.getsource(hearing)))
+    verdicts = {one or other for one, other in made}
+    rows = {row[0].strip("`"): row for row in tables(PAGE, "| Verdict | What it means | Exit code |")}
+    assert rows.keys() == verdicts
+    assert f"{hearing.QUIET_DB:.0f} dB" in rows["quiet"][1]
+    assert f"by {hearing.CONTRAST_DB:.0f} dB" in rows["noisy"][1]
+    assert hearing.LOST_SHARE == 1 / 20
+    assert {row[2] for row in rows.values()} == {str(int(code)) for code in (Exit.DONE, Exit.FAILED, Exit.UNAVAILABLE)}
+
+
+def test_the_example_of_a_microphone_is_valid_configuration() -> None:
+    (block,) = re.findall(r"^ *```toml\n( *\[audio\].*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert parse_config(textwrap.dedent(block)).audio.source == "pw-record"

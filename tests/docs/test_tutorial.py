@@ -17,6 +17,7 @@ from support.terminal import UTTER, Terminal
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.manifest import load_manifest
 from utter_sdk.client import Client
+from utter_sdk.conformance.plugin import Limits, Subject, check_plugin
 from utter_sdk.testing import PluginProcess
 
 PAGE = (ROOT / "docs" / "writing-a-plugin.md").read_text()
@@ -106,6 +107,14 @@ def test_the_readers_tests_pass(directory: Path) -> None:
     done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{PAGE.count('def test_')} passed" in done.stdout
+
+
+def test_the_ear_lives_with_what_happens_to_the_ring(directory: Path) -> None:
+    report = check_plugin(
+        Subject.from_manifest(directory / "ear"), Limits(answer=30, end=30), only=("ring.", "stream.")
+    )
+    assert report.ok, report.text()
+    assert {"ring.overrun", "ring.end"} <= {one.check.id for one in report.outcomes if one.verdict == "holds"}
 
 
 def test_the_ear_hears(directory: Path) -> None:

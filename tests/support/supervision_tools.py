@@ -19,7 +19,7 @@ from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect
 from utter_runner.supervision.instance import Instance
-from utter_runner.supervision.launch import INSTANCE_VARIABLE
+from utter_runner.supervision.launch import INSTANCE_VARIABLE, Inherited
 from utter_runner.supervision.spec import PluginSpec, Timing
 from utter_runner.supervision.supervisor import Supervisor
 
@@ -78,7 +78,11 @@ class House:
 
 @asynccontextmanager
 async def house(
-    *specs: PluginSpec, timing: Timing = QUICK, limits: Limits | None = None, wait: bool = True
+    *specs: PluginSpec,
+    timing: Timing = QUICK,
+    limits: Limits | None = None,
+    wait: bool = True,
+    inherit: Callable[[], Inherited] | None = None,
 ) -> AsyncIterator[House]:
     """A running supervisor; with `wait`, the start is over."""
     reactor, deadlines = Reactor(), Deadlines()
@@ -108,6 +112,7 @@ async def house(
         requests=HostCallbacks(),
         prepare=prepare,
         on_change=changed,
+        inherit=inherit,
     )
     try:
         async with trio.open_nursery() as nursery:

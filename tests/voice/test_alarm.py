@@ -22,8 +22,11 @@ class Alarms:
     def __init__(self, source: Any) -> None:
         self.at: list[float] = []
         self.events: list[str] = []
-        self._alarm = FaultAlarm(lambda: self.at.append(trio.current_time()), lambda one: self.events.append(one["state"]))
+        self._alarm = FaultAlarm(self._sound, lambda event: self.events.append(event["state"]))
         self.capture = Capture(source, mode="always", on_event=self._tell)
+
+    def _sound(self) -> None:
+        self.at.append(trio.current_time())
 
     def _tell(self, event: dict[str, Any]) -> None:
         self._alarm.emit(event, permanent=bool(self.capture.hopeless))

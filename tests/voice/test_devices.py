@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def node(name: Any, kind: Any, serial: Any = 7, **more: Any) -> dict[str, Any]:
     properties = {"node.name": name, "media.class": kind, "object.serial": serial, **more}
-    return {"type": "PipeWire:Interface:Node", "info": {"props": properties}}
+    return {"id": serial, "type": "PipeWire:Interface:Node", "info": {"props": properties}}
 
 
 def defaults(source: str, sink: str) -> dict[str, Any]:
@@ -36,11 +36,11 @@ def defaults(source: str, sink: str) -> dict[str, Any]:
         {"subject": 0, "key": f"default.audio.{what}", "type": "Spa:String:JSON", "value": {"name": name}}
         for what, name in (("source", source), ("sink", sink))
     ]
-    return {"type": "PipeWire:Interface:Metadata", "props": {"metadata.name": "default"}, "metadata": entries}
+    return {"id": 90, "type": "PipeWire:Interface:Metadata", "props": {"metadata.name": "default"}, "metadata": entries}
 
 
 GRAPH = [
-    {"type": "PipeWire:Interface:Core", "info": {"props": {"core.name": "pipewire-0"}}},
+    {"id": 0, "type": "PipeWire:Interface:Core", "info": {"props": {"core.name": "pipewire-0"}}},
     node("built-in", "Audio/Source", 40, **{"node.description": "Built-in Microphone"}),
     node("usb", "Audio/Source/Virtual", 41, **{"node.nick": "Go Mic"}),
     node("usb", "Audio/Source", 42, **{"node.description": "a second of that name"}),
@@ -63,9 +63,20 @@ def test_sources_and_sinks_are_told_apart_and_named_once() -> None:
     assert (nodes.default_source, nodes.default_sink) == ("usb", "speakers")
 
 
+def test_what_changes_while_it_is_printed_stands_in_further_lists() -> None:
+    gone = {"id": 41, "info": None}
+    renamed = node("built-in", "Audio/Source", 40, **{"node.description": "Another"})
+    nodes = parse_nodes("\n".join(map(json.dumps, (GRAPH, [gone], [renamed]))).encode())
+    assert [(one.name, one.description) for one in nodes.sources] == [
+        ("built-in", "Another"),
+        ("usb", "a second of that name"),
+        ("headset", ""),
+    ]
+
+
 @pytest.mark.parametrize("dump", [b"", b"{}", b"null", b"[", b"\xff", b"[" * 100_000])
 def test_what_is_no_list_is_refused(dump: bytes) -> None:
-    with pytest.raises(NodesUnknown, match="something else than a list"):
+    with pytest.raises(NodesUnknown, match="something else than lists"):
         parse_nodes(dump)
 
 
@@ -159,8 +170,10 @@ async def test_a_node_is_chosen_by_its_name_or_serial(pw_dump: Path, named: str)
 async def test_a_name_that_is_none_of_them_is_told(pw_dump: Path) -> None:
     found = await listed(pw_dump, GRAPH, source="pw-record", device="usp", output_device="speakers2")
     assert not any(chosen for _, _, chosen in (*found["inputs"], *found["outputs"]))
-    assert "[audio] device is 'usp', which PipeWire does not have: it takes the default microphone" in found["detail"]
-    assert "[audio] output_device is 'speakers2'" in found["detail"]
+    assert found["detail"] == (
+        "[audio] device is 'usp', which PipeWire does not have: nothing is heard until it is plugged in."
+        " [audio] output_device is 'speakers2', which PipeWire does not have: the default output takes its place."
+    )
 
 
 async def test_without_pipewire_there_is_a_reason(pw_dump: Path) -> None:

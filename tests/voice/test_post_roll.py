@@ -83,9 +83,7 @@ class Spoken:
             self.frames = self.rig.frames(session)
 
 
-def spoken(
-    block: int, phase: float, stall: tuple[float, float] = (0.0, 0.0), *, post_roll_ms: int = POST_MS
-) -> Spoken:
+def spoken(block: int, phase: float, stall: tuple[float, float] = (0.0, 0.0), *, post_roll_ms: int = POST_MS) -> Spoken:
     """What became of one session."""
     session = Spoken(post_roll_ms)
     trio.run(session.run, block, phase, stall, clock=trio.testing.MockClock(autojump_threshold=0))

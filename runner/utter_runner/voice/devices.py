@@ -45,12 +45,14 @@ async def list_devices(audio: AudioConfig) -> AudioDevices:
         details.append(await _list_portaudio(answer, audio.device or "", nodes))
     elif audio.source == "pw-record" and nodes is not None:
         answer.inputs = _devices(nodes.sources, audio.device or "", nodes.default_source)
-        details.append(_unless_chosen(answer.inputs, "device", audio.device, "the default microphone"))
+        details.append(_unless_chosen(answer.inputs, "device", audio.device, "nothing is heard until it is plugged in"))
     elif audio.source in _NO_DEVICE:
         details.append(_NO_DEVICE[audio.source])
     if nodes is not None:
         answer.outputs = _devices(nodes.sinks, audio.output_device or "", nodes.default_sink)
-        details.append(_unless_chosen(answer.outputs, "output_device", audio.output_device, "the default output"))
+        details.append(
+            _unless_chosen(answer.outputs, "output_device", audio.output_device, "the default output takes its place")
+        )
     details.append(problem)
     answer.detail = " ".join(filter(None, details))
     return answer
@@ -91,8 +93,8 @@ def _devices(nodes: Sequence[Node], named: str, default: str) -> list[AudioDevic
     ]
 
 
-def _unless_chosen(devices: Sequence[AudioDevice], key: str, named: str | None, instead: str) -> str:
+def _unless_chosen(devices: Sequence[AudioDevice], key: str, named: str | None, then: str) -> str:
     """What becomes of a name that is none of these."""
     if not named or any(device.chosen for device in devices):
         return ""
-    return f"[audio] {key} is {named!r}, which PipeWire does not have: it takes {instead} in its place."
+    return f"[audio] {key} is {named!r}, which PipeWire does not have: {then}."

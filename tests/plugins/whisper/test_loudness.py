@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utter_plugins.whisper.loudness import BLOCK, RATE, TAIL, Loudness
+from utter_plugins.whisper.loudness import BLOCK, LONGEST, RATE, TAIL, Loudness
 
 SPEECH, ROOM, NOTHING = 0.2, 0.002, 0.0
 
@@ -40,6 +40,12 @@ def test_a_pause_is_one_when_it_is_as_long_as_the_tail() -> None:
 def test_where_the_room_is_as_loud_as_the_speech_nothing_is_left_out() -> None:
     loudness = after(audio((SPEECH / 10, RATE), (SPEECH, RATE), (SPEECH / 10, RATE)))
     assert (loudness.paused, loudness.speaking, loudness.end) == (False, False, 3 * RATE)
+
+
+def test_of_a_long_utterance_nothing_is_left_out() -> None:
+    for frames, end in ((LONGEST, 2 * RATE + TAIL), (LONGEST + 1, LONGEST + 1)):
+        loudness = after(audio((ROOM, RATE), (SPEECH, RATE), (ROOM, frames - 2 * RATE)))
+        assert (loudness.end, loudness.paused) == (end, frames == LONGEST)
 
 
 def test_speech_that_is_going_on() -> None:

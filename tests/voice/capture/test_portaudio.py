@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 
 from support import audio
 from utter_runner.voice.capture import portaudio
+from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.portaudio import PortAudioSource
 from utter_runner.voice.capture.source import SourceError
 
@@ -268,6 +270,60 @@ async def test_closing_that_hangs_is_given_up_and_does_not_hang_the_exit(
     assert recording.heard == b""
     library.hang_in_close.set()
     await happened(library.closed)
+
+
+async def test_the_callback_copies_into_the_ring_moves_the_position_and_wakes_and_nothing_else(
+    library: Library,
+) -> None:
+    capture = Capture(PortAudioSource(), mode="always", on_event=lambda _: None)
+    calls: set[str] = set()
+
+    def note(frame: Any, event: str, function: Any) -> None:
+        if event == "call":
+            calls.add(frame.f_code.co_qualname)
+        elif event == "c_call":
+            calls.add(function.__qualname__)
+
+    def deliver(stream: Stream) -> None:
+        callback = stream.settings["callback"]
+        block = bytes(4 * 320)
+        sys.setprofile(note)
+        try:
+            callback(block, 320, None, None)
+        finally:
+            sys.setprofile(None)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(capture.run)
+        await happened(library.started)
+        nursery.start_soon(capture.until_delivering)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(deliver, library.streams[0])
+        await capture.until_delivering()
+        assert capture.position == 320
+        nursery.cancel_scope.cancel()
+    ring = {
+        "RingWriter.write",
+        "RingPen.write",
+        "RingPen._copy",
+        "RingWriter._wake",
+        "RingLayout.frame_size",
+        "spans",
+        "Fence.__call__",
+    }
+    way = {"_Opening._callback.<locals>.deliver", "_Opening.write"}
+    plain = {
+        "divmod",
+        "len",
+        "min",
+        "max",
+        "memoryview.cast",
+        "lock.__enter__",
+        "lock.__exit__",
+        "spans.<locals>.<listcomp>",
+    }
+    # The one system call writes the eventfd of who waits.
+    assert calls - plain - {"setprofile"} == ring | way | {"write"}
 
 
 # ---- which microphones there are

@@ -61,7 +61,16 @@ async def reason_becomes(capture: Capture, pattern: str) -> None:
     """Waits until the status says so; a further attempt to open changes it without an event."""
     with trio.fail_after(PATIENCE):
         while not re.search(pattern, capture.status["detail"]):
-            await trio.sleep(0.01)
+            await capture._changed.wait()
+
+
+async def listen(capture: Capture) -> None:
+    """Ten seconds of audio."""
+    await capture.acquire()
+    try:
+        await capture.wait_beyond(capture.position + 10 * RATE)
+    finally:
+        capture.release()
 
 
 in_thread = trio.to_thread.run_sync
@@ -112,11 +121,9 @@ async def test_a_runner_that_starts_without_a_microphone_says_so_and_finds_the_f
 ) -> None:
     speech = Speech(tmp_path, 1)
     async with capturing(MicrophonesOnly(make())) as (capture, _):
+        # The look goes beside the recording, so that a microphone is not opened later because of it.
         with pytest.raises(AudioUnavailable, match="There is no microphone"):
-            for _ in range(2):
-                await capture.acquire()
-                # The look goes beside the recording, so that a microphone is not opened later because of it.
-                await capture.wait_beyond(capture.position + 10 * RATE)
+            await listen(capture)
         at = capture.position
         with pytest.raises(AudioUnavailable, match="There is no microphone"):
             await capture.acquire()

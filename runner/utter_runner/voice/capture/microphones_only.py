@@ -10,7 +10,6 @@ another sound server, the source is left alone.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -23,8 +22,12 @@ from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
 if TYPE_CHECKING:
     from utter_runner.voice.capture.source import AudioSource, OnFrames
 
+# A stream that is given to another device is linked anew. Who waits for another default (pw-metadata) may miss it.
 # Without stdbuf the C library holds lines back until 4 KiB are full.
-_CHANGES = ["stdbuf", "-oL", "pw-metadata", "--monitor", "0", "default.audio.source"]
+_CHANGES = ["stdbuf", "-oL", "pw-link", "--links", "--monitor"]
+# While devices come and go, for a moment the default is one that is not there, or pw-dump fails.
+_LOOKS = 20
+_PAUSE = 0.1
 
 
 class MicrophonesOnly:
@@ -68,7 +71,8 @@ class MicrophonesOnly:
         raise failures[0]
 
     async def _watch(self, failures: list[SourceError], scope: trio.CancelScope) -> None:
-        if not all(map(shutil.which, ("stdbuf", "pw-metadata", "pw-dump"))):
+        """Looks whenever links change, for as long as PipeWire is there to tell."""
+        if not all(map(shutil.which, ("stdbuf", "pw-link", "pw-dump"))):
             return
         try:
             process = await trio.lowlevel.open_process(
@@ -82,9 +86,10 @@ class MicrophonesOnly:
             return
         try:
             assert process.stdout is not None  # noqa: S101 - it was started with a pipe
-            # What the default is now is told first.
             async for _ in process.stdout:
-                await self._look()
+                await self._look_until_told()
+                # Links come and go in groups.
+                await trio.sleep(_PAUSE)
         except SourceError as error:
             failures.append(error)
             scope.cancel()
@@ -95,14 +100,23 @@ class MicrophonesOnly:
                 if process.stdout is not None:
                     await process.stdout.aclose()
 
-    async def _look(self) -> None:
-        """Raises SourceError if the default source is a loudspeaker."""
-        with contextlib.suppress(NodesUnknown):
+    async def _look_until_told(self) -> None:
+        for _ in range(_LOOKS):
+            if await self._look():
+                return
+            await trio.sleep(_PAUSE)
+
+    async def _look(self) -> bool:
+        """Returns whether it could be told what the default source is; raises SourceError if it is a loudspeaker."""
+        try:
             nodes = await read_nodes()
-            name = nodes.default_source
-            self._gone = name in {node.name for node in nodes.sinks} - {node.name for node in nodes.sources}
-            if self._gone:
-                raise SourceError(
-                    f"There is no microphone: PipeWire would record what the loudspeaker {name!r} plays. Plug one in, or"
-                    " choose one in the sound settings."
-                )
+        except NodesUnknown:
+            return False
+        name, sources = nodes.default_source, {node.name for node in nodes.sources}
+        self._gone = name not in sources and name in {node.name for node in nodes.sinks}
+        if self._gone:
+            raise SourceError(
+                f"There is no microphone: PipeWire would record what the loudspeaker {name!r} plays. Plug one in, or"
+                " choose one in the sound settings."
+            )
+        return name in sources

@@ -34,8 +34,8 @@ class PwRecordSource:
     """Raw frames from a pw-record child.
 
     Args:
-        device: name or serial of the PipeWire node to record, and no other one, or nothing for the default source, which
-            is followed when it changes.
+        device: name or serial of the PipeWire node to record, and no other one; or nothing for the default source,
+            which is followed when it changes.
     """
 
     live = True

@@ -2,7 +2,7 @@
 
 Rules here: nothing is let through twice or in another order, and nothing that may be speech is dropped. When in doubt
 (no speech was found, the model fails or cannot keep up) everything is let through. Between any two windows the loop has
-its turn.
+its turn. The recogniser is asked when the last window was looked at, so what cannot change anything is not looked at.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from utter_runner.voice.recording import Session
     from utter_runner.voice.settings import VoiceSettings
 
-PADDING_MS = 300
-"""What is kept before and after speech, so that no soft sound at its ends is lost."""
+PADDING_MS = 500
+"""What is kept before and after speech, so that no soft sound at its ends is lost. Recognisers also like to have some
+silence around a word: with 300 ms whisper took a short one for another, with 500 ms it did not."""
 BACKLOG_MS = 4_000
 """What may wait to be looked at: with more, the machine is too slow. The longest pre-roll is half of it."""
 
@@ -76,11 +77,12 @@ class Screen:
         while await passage.more():
             if segmenter is None:
                 # The first chunk is there, so it is known where the key went down.
-                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead)
+                foreign = session.lead if session.since is None else 0
+                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead, foreign=foreign)
             if len(passage.unseen) > self._bytes(BACKLOG_MS):
                 log.warning("voice activity detection does not keep up in session %s and is left out", session.id)
                 return
-            while len(passage.unseen) >= size:
+            while len(passage.unseen) >= size and not passage.decided(segmenter):
                 segmenter.add(detector.probability(passage.look(size)))
                 passage.settle(segmenter)
                 if segmenter.over:
@@ -88,8 +90,9 @@ class Screen:
                 await trio.lowlevel.checkpoint()
         if segmenter is None:
             return
-        if passage.unseen:
+        if passage.unseen and not passage.decided(segmenter):
             segmenter.add(detector.probability(passage.look(len(passage.unseen))))
+        segmenter.finish()
         passage.settle(segmenter)
         if segmenter.heard:
             passage.drop_rest()
@@ -115,28 +118,39 @@ class _Passage:
 
     Attributes:
         unseen: what the model has not looked at yet.
+        frames: how many there have been.
+        complete: no more come.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._trimmer = Trimmer()
         self.unseen = bytearray()
+        self.frames = 0
+        self.complete = False
 
     async def more(self) -> bool:
-        """Wait for audio and take all that is there; False if no more comes."""
+        """Wait for audio or for its end, and take all that is there; False if there was nothing to wait for."""
         incoming = self._session.recorded
         try:
             self._take(await incoming.receive())
+            with suppress(trio.WouldBlock):
+                while True:
+                    self._take(incoming.receive_nowait())
         except trio.EndOfChannel:
-            return False
-        with suppress(trio.WouldBlock, trio.EndOfChannel):
-            while True:
-                self._take(incoming.receive_nowait())
+            # What came together with the end is still to be looked at.
+            before, self.complete = self.complete, True
+            return not before
         return True
 
     def _take(self, chunk: Chunk) -> None:
         self._trimmer.add(chunk)
         self.unseen += chunk.data
+        self.frames += chunk.frames
+
+    def decided(self, segmenter: Segmenter) -> bool:
+        """Whether everything that is left is kept, whatever it is: the utterance ends within the padding of speech."""
+        return self.complete and segmenter.heard and segmenter.kept[1] >= self.frames
 
     def look(self, size: int) -> bytes:
         """The next unseen bytes."""

@@ -88,6 +88,13 @@ def test_where_the_session_bus_is(address: str, paths: list[str]) -> None:
     assert session_bus({"XDG_RUNTIME_DIR": "/run/u", "DBUS_SESSION_BUS_ADDRESS": address}) == paths
 
 
+def test_abstract_sockets_are_for_a_bus_that_has_no_other(user: Home) -> None:
+    assert not user.rules(*PERMISSIONS).abstract
+    user.environ["DBUS_SESSION_BUS_ADDRESS"] = "unix:abstract=/tmp/dbus-x"
+    assert user.rules("session.bus").abstract
+    assert not user.rules("screen", "network").abstract
+
+
 def test_a_socket_of_its_own(user: Home) -> None:
     path = user.runtime / "utter.sock"
     assert str(path) in user.rules(transport="connect", socket_path=str(path)).sockets

@@ -113,7 +113,8 @@ def rules_for(
         hidden=_there(hidden),
         spawn="process.spawn" in granted,
         screen="screen" in granted,
-        abstract=bool(granted & {"screen", "session.bus"}),
+        # X servers listen on a path as well.
+        abstract="session.bus" in granted and "abstract=" in environ.get("DBUS_SESSION_BUS_ADDRESS", ""),
         tmp=tmp,
     )
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from utter_runner.supervision.launch import SpawnError
-from utter_runner.supervision.sandbox import assurance
+from utter_runner.supervision.sandbox import probe
 from utter_runner.supervision.sandbox.assurance import Assurance, identity
-from utter_runner.supervision.sandbox.probe import BESIDES, Finding
+from utter_runner.supervision.sandbox.findings import BESIDES, Finding
 from utter_runner.supervision.sandbox.wrappers import Sandbox
 from utter_runner.supervision.spec import PluginSpec
 
@@ -38,7 +38,7 @@ class Prober:
 @pytest.fixture
 def prober(monkeypatch: pytest.MonkeyPatch) -> Prober:
     made = Prober()
-    monkeypatch.setattr(assurance, "probe", made)
+    monkeypatch.setattr(probe, "probe", made)
     return made
 
 

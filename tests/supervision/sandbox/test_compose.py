@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from utter_runner.supervision.sandbox.bubblewrap import NOBODY, bubblewrap_argv
@@ -16,23 +15,11 @@ from utter_runner.supervision.sandbox.permissions import Rules
 from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS, scope_name, systemd_run_argv
 from utter_runner.supervision.sandbox.wrappers import Sandbox
 
-NOTHING = Rules(
-    network=False,
-    read=(),
-    write=(),
-    sockets=(),
-    devices=(),
-    private=(),
-    hidden=(),
-    spawn=False,
-    screen=False,
-    abstract=False,
-    tmp="",
-)
+NOTHING = Rules()
 
 
 def rules(**fields: Any) -> Rules:
-    return msgspec.structs.replace(NOTHING, **fields)
+    return Rules(**fields)
 
 
 def bwrap(given: Rules, *, version: tuple[int, ...] = (0, 8, 0), root: bool = False) -> list[str]:

@@ -18,7 +18,8 @@ import pytest
 
 from utter_protocol.manifest import PERMISSIONS
 from utter_runner.supervision.launch import SpawnError
-from utter_runner.supervision.sandbox.probe import BESIDES, Finding, probe
+from utter_runner.supervision.sandbox.findings import BESIDES, Finding
+from utter_runner.supervision.sandbox.probe import probe
 from utter_runner.supervision.sandbox.wrappers import NoSandboxError, Sandbox, find_sandbox
 
 NOBODY = 65534
@@ -167,7 +168,11 @@ def test_what_cannot_be_run_is_an_error_and_leaves_nothing(tmp_path: Path) -> No
 # ---- as a user who is not root
 
 AS_NOBODY = """
-import json, os, sys
+import json, os, socket, sys
+listeners = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+for one, name in zip(listeners, ("bus", "pipewire-0", "wayland-1")):
+    one.bind(os.path.join(os.environ["XDG_RUNTIME_DIR"], name))
+    one.listen()
 from utter_runner.supervision.sandbox.probe import probe
 from utter_runner.supervision.sandbox.wrappers import find_sandbox
 sandbox = find_sandbox(json.loads(sys.argv[1]), os.environ)

@@ -21,7 +21,7 @@ from utter_protocol.manifest import PERMISSIONS
 from utter_protocol.methods import PermissionState, SandboxState
 from utter_runner import __version__
 from utter_runner.supervision.launch import SpawnError
-from utter_runner.supervision.sandbox.probe import BESIDES, Finding, probe
+from utter_runner.supervision.sandbox.findings import BESIDES, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -89,6 +89,9 @@ class Assurance:
         self._on_change()
 
     async def _probe(self, spec: PluginSpec, permissions: Iterable[str]) -> dict[str, Finding]:
+        # Not loaded where nobody wants a sandbox.
+        from utter_runner.supervision.sandbox.probe import probe  # noqa: PLC0415 - see above
+
         assert spec.sandbox is not None  # noqa: S101 - only those are asked about
         try:
             # It is not abandoned when the daemon stops: what it has made has to be removed, and that is bounded.

@@ -43,7 +43,7 @@ _CPU_FACTS = "/sys/devices/system"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process may do. Every path is absolute, and exists.
+    """What one process may do; `Rules()` is nothing at all. Every path is absolute, and exists.
 
     Attributes:
         network: whether it may speak to other machines, and to this one by TCP, UDP and the like.
@@ -56,20 +56,18 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         spawn: whether what it starts may outlive it.
         screen: whether it shares memory with other programs, as the display server needs it.
         abstract: whether it may connect to abstract sockets of other programs.
-        tmp: its own temporary directory; it is in `write`, too.
     """
 
-    network: bool
-    read: tuple[str, ...]
-    write: tuple[str, ...]
-    sockets: tuple[str, ...]
-    devices: tuple[str, ...]
-    private: tuple[str, ...]
-    hidden: tuple[str, ...]
-    spawn: bool
-    screen: bool
-    abstract: bool
-    tmp: str
+    network: bool = False
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    spawn: bool = False
+    screen: bool = False
+    abstract: bool = False
 
 
 def rules_for(
@@ -115,7 +113,6 @@ def rules_for(
         screen="screen" in granted,
         # X servers listen on a path as well.
         abstract="session.bus" in granted and "abstract=" in environ.get("DBUS_SESSION_BUS_ADDRESS", ""),
-        tmp=tmp,
     )
 
 

@@ -16,12 +16,13 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from utter_runner.supervision.launch import SpawnError, abandon, launch
 from utter_runner.supervision.process import kill_marked
+from utter_runner.supervision.sandbox.findings import BESIDES, Finding
 from utter_runner.supervision.sandbox.permissions import display_sockets, session_bus, sound_sockets
 from utter_runner.supervision.spec import PluginSpec
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from utter_runner.supervision.sandbox.wrappers import Sandbox
 
 PROGRAM = Path(__file__).with_name("probe_program.py")
-BESIDES: Final = ("other processes", "input devices", "system secrets", "the runner's socket")
-"""What nobody gets, whatever his permissions are."""
 
 # Of the block that documentation uses (RFC 5737); nobody is there.
 _FAR = ("192.0.2.1", 9)
@@ -47,13 +46,6 @@ _MISSING = {
     "system secrets": "there is no file here that only you may read and other users may not",
     "the runner's socket": "the runner has no socket yet",
 }
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Whether what was tried was refused, and in words what came of it."""
-
-    refused: bool
-    reason: str
 
 
 class _Stage:

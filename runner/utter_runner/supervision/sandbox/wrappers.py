@@ -118,22 +118,8 @@ def _bubblewrap(environ: Mapping[str, str]) -> dict[str, Any]:
     program = _program("bwrap", environ)
     numbers = _version([program, "--version"], environ)
     version = tuple(int(one) for one in numbers.split("."))
-    nothing = Rules(
-        network=False,
-        read=(
-            *(one for one in ("/usr", "/bin", "/lib", "/lib64", "/nix", "/gnu/store") if Path(one).exists()),
-            *code_paths(environ.get("HOME", "")),
-        ),
-        write=(),
-        sockets=(),
-        devices=(),
-        private=(),
-        hidden=(),
-        spawn=False,
-        screen=False,
-        abstract=False,
-        tmp="",
-    )
+    system = [one for one in ("/usr", "/bin", "/lib", "/lib64", "/nix", "/gnu/store") if Path(one).exists()]
+    nothing = Rules(read=(*system, *code_paths(environ.get("HOME", ""))))
     trial = [sys.executable, "-I", "-S", "-c", ""]
     _try(bubblewrap_argv(program, version, nothing, trial, "/", root=os.geteuid() == 0), environ)
     return {"bwrap": program, "bwrap_version": version}

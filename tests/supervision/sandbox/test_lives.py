@@ -86,3 +86,25 @@ async def test_a_program_that_is_not_in_its_sandbox_fails_and_says_so(tmp_path: 
         assert good.status == "failed"
         assert "exited with code 126" in good.detail
         assert "it cannot be started in its sandbox: No such file or directory" in good.detail
+
+
+SCOPE = '#!/bin/sh\nwhile [ "$1" != -- ]; do echo "$1" >>{log}; shift; done\nshift\n{then}\n'
+
+
+@pytest.mark.parametrize(("then", "status"), [('exec "$@"', "ready"), ("echo no bus >&2; exit 1", "failed")])
+async def test_a_scope_is_around_everything_and_without_it_nothing_runs(then: str, status: str, tmp_path: Path) -> None:
+    program, log = tmp_path / "systemd-run", tmp_path / "options"
+    program.write_text(SCOPE.format(log=log, then=then))
+    program.chmod(0o755)
+    way = Way("stdio-sandboxed", tmp_path)
+    assert way.sandbox is not None
+    wrappers = ("systemd-run", *way.sandbox.wrappers)
+    way.sandbox = msgspec.structs.replace(way.sandbox, wrappers=wrappers, systemd_run=str(program))
+    async with way.house(way.plugin("good", restart="never")) as running:
+        good = running.supervisor.get("good")
+        assert good.status == status, good.detail
+        if status == "ready":
+            assert (await call(running, "good", "works"))["method"] == "works"
+        else:
+            assert "its last line on stderr: no bus" in good.detail
+    assert "--scope" in log.read_text().split()

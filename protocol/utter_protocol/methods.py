@@ -409,6 +409,42 @@ class PolicyListResult(msgspec.Struct, kw_only=True):
     ops: list[OpState]
 
 
+class PermissionState(msgspec.Struct, kw_only=True):
+    """How far a permission is enforced: exactly one of the two is true."""
+
+    name: str
+    enforced: bool
+    advisory: bool
+
+
+class SandboxState(msgspec.Struct, kw_only=True):
+    """What holds a plugin, in `runner.plugins` and `runner.validate_plugin`."""
+
+    wrappers: list[str] = []
+    """The outermost first; none where no sandbox holds it."""
+    permissions: list[PermissionState] = []
+    besides: list[PermissionState] = []
+    """What no plugin gets, in the same form."""
+    reasons: dict[str, str] = {}
+    """For each of both, by name, what was found out."""
+
+
+class ValidateResult(msgspec.Struct, kw_only=True):
+    """Answer to `runner.validate_plugin`."""
+
+    ok: bool
+    negotiated: dict[str, Any]
+    status: str
+    detail: str
+    error: WireError | None
+    unknown_capabilities: list[str]
+    missing_requires: list[str]
+    deprecations: list[dict[str, Any]]
+    warnings: list[str]
+    permissions: list[PermissionState]
+    sandbox: SandboxState
+
+
 class SubscribeParams(msgspec.Struct, kw_only=True):
     """`stream.subscribe`. `plugin` is a subscriber's choice among several; `window` the runner's, towards a plugin."""
 

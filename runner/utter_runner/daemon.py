@@ -47,6 +47,7 @@ from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.launch import Inherited
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
@@ -193,6 +194,7 @@ class Daemon:
             timeout=timeout,
         )
         self._host_requests.attach(host)
+        self._assurance = Assurance(specs, environ, str(self._endpoint.path), self._state_changed)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
@@ -206,6 +208,7 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
@@ -235,6 +238,9 @@ class Daemon:
         for topic in (self._events, self._level, self._partials, self._finals):
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
+
+    def _state_changed(self) -> None:
+        self._events.emit({"event": "state", "status": self.status()})
 
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
@@ -294,7 +300,9 @@ class Daemon:
         nursery.start_soon(supervise)
         await started.wait()
         self._state = "ready"
-        self._events.emit({"event": "state", "status": self.status()})
+        self._state_changed()
+        # Not before: it would take the time of plugins that start.
+        nursery.start_soon(self._assurance.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -404,7 +412,8 @@ class Daemon:
     # ---- status
 
     def _plugin_status(self, instance: Instance) -> dict[str, Any]:
-        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id))}
+        sandbox = self._assurance.describe(instance.id, instance.permissions)
+        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
 
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""

@@ -259,6 +259,12 @@ async def test_validate_says_what_is_wrong_with_a_plugin(tmp_path: Path) -> None
                 {"name": "network", "enforced": False, "advisory": True},
                 {"name": "gpu", "enforced": False, "advisory": True},
             ],
+            "sandbox": {
+                "wrappers": [],
+                "permissions": answer["permissions"],
+                "besides": [],
+                "reasons": dict.fromkeys(("network", "gpu"), "no sandbox holds it: it has all of your rights"),
+            },
         }
         made.plugin.handshake = handshake(requires=("router.plan@1", "fs.tmp@1"))
         assert (await validate())["ok"] is True

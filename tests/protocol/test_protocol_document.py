@@ -34,6 +34,8 @@ from utter_runner.host.upstream import MAX_STREAM_ID
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
+from utter_runner.supervision.sandbox.assurance import MAX_CACHE
+from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.voice.media import CALL_SECONDS
@@ -105,7 +107,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.plugins": (NOTHING, NOTHING),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
-    "runner.validate_plugin": (methods.ValidateParams, NOTHING),
+    "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
     "runner.listen": (methods.ListenParams, methods.SessionReport),
     "runner.events": (methods.StreamData, None),
     "ptt.press": (NOTHING, NOTHING),
@@ -451,6 +453,8 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "processes and threads of a plugin, where systemd makes its cgroup (`max_tasks`)": [MAX_TASKS],
+        "findings about the sandbox that are read again": [MAX_CACHE],
         "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],
         "items behind the window, of a reliable stream that is not asked for": [RELIABLE_HOLD],
         "characters of a stream id that a plugin makes": [MAX_STREAM_ID],

@@ -32,6 +32,7 @@ from utter_protocol.methods import (
     SessionReport,
     SpeakRequest,
     ValidateParams,
+    ValidateResult,
     WireError,
 )
 from utter_runner.actions.gate import explained
@@ -42,10 +43,11 @@ from utter_runner.rpc.params import decode_params, relay, require_structured, se
 from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
+    from utter_protocol.methods import SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
@@ -112,6 +114,7 @@ class ClientApi:
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
+        sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
     """
@@ -131,6 +134,7 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
+        sandbox: Callable[[str, Iterable[str]], SandboxState],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -146,6 +150,7 @@ class ClientApi:
         self._streams = streams
         self._data = data
         self._status = status
+        self._sandbox = sandbox
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -271,32 +276,33 @@ class ClientApi:
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
         refusal = None if instance.running else instance.refusal
+        sandbox = self._sandbox(instance.id, instance.permissions)
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         peer.reply_object(
             request_id,
-            {
-                "ok": handshake is not None and not missing and instance.running,
-                "negotiated": (
+            ValidateResult(
+                ok=handshake is not None and not missing and instance.running,
+                negotiated=(
                     {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi}
                     if handshake
                     else {"protocol": PROTOCOL, "abi": ABI}
                 ),
-                "status": instance.status,
-                "detail": instance.detail,
-                "error": error,
-                "unknown_capabilities": [*findings.unknown, *findings.malformed],
-                "missing_requires": missing,
-                "deprecations": [
+                status=instance.status,
+                detail=instance.detail,
+                error=error,
+                unknown_capabilities=[*findings.unknown, *findings.malformed],
+                missing_requires=missing,
+                deprecations=[
                     {"capability": one, **msgspec.structs.asdict(deprecation)}
                     for one in findings.deprecated
                     if (deprecation := self._registry.deprecation(one)) is not None
                 ],
-                "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
-                # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
-            },
+                warnings=list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
+                permissions=sandbox.permissions,
+                sandbox=sandbox,
+            ),
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:

@@ -102,9 +102,13 @@ class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[security]`: whether plugins run inside a sandbox."""
+    """`[security]`: whether plugins run inside a sandbox, and which."""
 
     enforce: bool = False
+    sandbox: Annotated[list[Literal["systemd-run", "bubblewrap", "landlock", "seccomp"]], Meta(min_length=1)] | None = (
+        None
+    )
+    """The wrappers that the sandbox is made of; None is all that work here."""
 
 
 class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +162,8 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    sandbox: bool = True
+    """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}
 
 

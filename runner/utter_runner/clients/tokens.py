@@ -20,7 +20,7 @@ class TokenStore:
 
     Args:
         path: the file; it need not exist.
-        on_problem: told in one sentence why the file is not used.
+        on_problem: told why the file is not used, whenever it has changed and still is not.
     """
 
     def __init__(self, path: Path, on_problem: Callable[[str], None]) -> None:
@@ -28,6 +28,13 @@ class TokenStore:
         self._on_problem = on_problem
         self._seen: tuple[int, ...] | None = None
         self._tokens: list[StoredToken] = []
+        self._problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the file, as it is now, is not used, in one or two sentences; None if it is or is not there."""
+        self._look()
+        return self._problem
 
     def matching(self, offered: str) -> StoredToken | None:
         """Return the entry of the token that is offered, as the file is now."""
@@ -52,8 +59,9 @@ class TokenStore:
         if seen == self._seen:
             return
         self._seen = seen
-        self._tokens = []
+        self._tokens, self._problem = [], None
         try:
             self._tokens = read_tokens(self._path)
         except TokensError as error:
-            self._on_problem(f"{error} Until then no token of it is right.")
+            self._problem = f"{error} Until then no token of it is right."
+            self._on_problem(self._problem)

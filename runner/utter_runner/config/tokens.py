@@ -89,9 +89,7 @@ def matching(tokens: Iterable[StoredToken], offered: str) -> StoredToken | None:
 
 
 def _hash(token: str, salt: bytes) -> str:
-    # A text from JSON may hold half a surrogate pair, which is in no token.
-    data = token.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, key=salt, digest_size=_HASH_BYTES).hexdigest()
+    return hashlib.blake2b(token.encode(), key=salt, digest_size=_HASH_BYTES).hexdigest()
 
 
 def parse_tokens(data: bytes, path: Path) -> list[StoredToken]:
@@ -126,24 +124,28 @@ def read_tokens(path: Path) -> list[StoredToken]:
         return []
     except OSError as error:
         raise TokensError(f"The file of tokens {path} cannot be read: {error.strerror}.") from None
-    with open(fd, "rb") as file:  # noqa: PTH123 - it is open already, without following links
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise TokensError(f"The file of tokens {path} is not a regular file. Move it away.")
-        if status.st_uid != os.getuid():
-            raise TokensError(f"The file of tokens {path} belongs to uid {status.st_uid}, not to you.")
-        if status.st_mode & 0o077:
-            raise TokensError(
-                f"The file of tokens {path} is open to other users (mode {status.st_mode & 0o7777:04o}). If none of "
-                f"them could have changed it, run: chmod 600 {path}"
-            )
-        try:
-            data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise TokensError(f"The file of tokens {path} cannot be read: {error.strerror}.") from None
+    try:
+        _check_file(path, os.fstat(fd))
+        data = os.read(fd, MAX_BYTES + 1)
+    except OSError as error:
+        raise TokensError(f"The file of tokens {path} cannot be read: {error.strerror}.") from None
+    finally:
+        os.close(fd)
     if len(data) > MAX_BYTES:
         raise TokensError(f"The file of tokens {path} is longer than {MAX_BYTES} bytes.")
     return parse_tokens(data, path)
+
+
+def _check_file(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise TokensError(f"The file of tokens {path} is not a regular file. Move it away.")
+    if status.st_uid != os.getuid():
+        raise TokensError(f"The file of tokens {path} belongs to uid {status.st_uid}, not to you.")
+    if status.st_mode & 0o077:
+        raise TokensError(
+            f"The file of tokens {path} is open to other users (mode {status.st_mode & 0o7777:04o}). If none of them "
+            f"could have changed it, run: chmod 600 {path}"
+        )
 
 
 def check_directory(directory: Path) -> None:

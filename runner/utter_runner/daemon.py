@@ -32,6 +32,9 @@ from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.clients.tokens import TokenStore
+from utter_runner.config import SocketConfig
+from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
@@ -212,14 +215,18 @@ class Daemon:
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
+        self._tokens = TokenStore(tokens_path(environ), logger.warning)
+        socket = config.socket or SocketConfig()
         self._server = ClientServer(
             self._endpoint,
             reactor=self._reactor,
             deadlines=self._deadlines,
-            admission=Admission(config.socket),
+            admission=Admission(config.socket, self._tokens),
             api=self._api,
             limits=limits,
             max_clients=runner.max_clients,
+            max_requests_per_s=socket.max_requests_per_s,
+            max_bytes_per_s=socket.max_bytes_per_s,
             on_refused=logger.warning,
         )
         if config.socket is None:
@@ -411,6 +418,12 @@ class Daemon:
 
     # ---- status
 
+    def _socket_warnings(self) -> Iterator[str]:
+        if self._tokens.problem is not None:
+            yield self._tokens.problem
+        if not self._endpoint.in_place():
+            yield f"The socket file {self._endpoint.path} is gone or another one lies there: restart the runner."
+
     def _plugin_status(self, instance: Instance) -> dict[str, Any]:
         sandbox = self._assurance.describe(instance.id, instance.permissions)
         return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
@@ -429,7 +442,7 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
-            "warnings": list(self._warnings),
+            "warnings": [*self._warnings, *self._socket_warnings()],
         }
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
 
 
@@ -211,6 +212,7 @@ class House(Desk):
         directory: Path,
         *persons: Person,
         socket: SocketConfig | None = None,
+        tokens: TokenStore | None = None,
         max_clients: int = 64,
         limits: Limits | None = None,
         queue: int = 256,
@@ -263,10 +265,12 @@ class House(Desk):
             self.endpoint,
             reactor=self.reactor,
             deadlines=self.deadlines,
-            admission=Admission(socket),
+            admission=Admission(socket, tokens),
             api=self.api,
             limits=limits or Limits(),
             max_clients=max_clients,
+            max_requests_per_s=socket.max_requests_per_s if socket else 0,
+            max_bytes_per_s=socket.max_bytes_per_s if socket else 0,
             on_refused=self.refused.append,
         )
         self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]

@@ -21,6 +21,7 @@ from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
 from utter_runner.cli.text import document
+from utter_runner.cli.tokens import group as tokens
 
 if TYPE_CHECKING:
     from utter_sdk.client import Client
@@ -55,6 +56,7 @@ app = typer.Typer(
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
+app.add_typer(tokens, name="token")
 
 
 def run(arguments: list[str]) -> int:

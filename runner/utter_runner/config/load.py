@@ -1,7 +1,8 @@
 """From a TOML file to a `Config`, or to a list of everything that is wrong with it.
 
 Rules here: every problem of a file is reported at once, each with file and line; nothing is guessed, corrected or
-ignored. `load_config`, and `place_in` for a message, read the file; everything else is a function of its text.
+ignored. `load_config`, and `place_in` for a message, read the file, and `load_config` looks at the executables that it
+names; everything else is a function of its text.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec import inspect
 
 from utter_protocol.toml_lines import line_of
 
+from .binaries import binary_warnings
 from .describe import expected, got
 from .policy_checks import policy_problems, policy_warnings
 from .schema import Config, OpConfig, OpName, PluginConfig, PolicyConfig
@@ -71,7 +73,11 @@ def load_config(path: str | Path) -> Config:
     if config.socket is not None and config.socket.token is not None and mode & (stat.S_IRGRP | stat.S_IROTH):
         warning = f"{path} holds the socket's token and can be read by other users: run chmod 600 {path}"
         config = msgspec.structs.replace(config, warnings=(*config.warnings, warning))
-    return config
+    warnings = [*binary_warnings(config.socket.allow_binaries if config.socket else (), "[socket] allow_binaries")]
+    for plugin in config.plugin:
+        if not plugin.spawn:
+            warnings += binary_warnings(plugin.allow_binaries or (), f'[[plugin]] "{plugin.id}" allow_binaries')
+    return msgspec.structs.replace(config, warnings=(*config.warnings, *warnings)) if warnings else config
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:

@@ -15,15 +15,17 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self, TypeVar
 
+from utter_runner.operate.contents import open_regular
 from utter_runner.operate.errors import OperateError
 from utter_runner.operate.tree import LEFT_OUT, MAX_PATH, Limits, TreeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+_T = TypeVar("_T")
 CHUNK: Final = 256 * 1024
 _HEADERS: Final = 2**20
 """What the headers between two files of a tar archive may come to; names and their attributes are small."""
@@ -111,14 +113,12 @@ def _copy(directory: Path, prefix: str, writer: TreeWriter) -> None:
             writer.directory(name)
             _copy(directory / entry.name, f"{name}/", writer)
         else:
-            # Not to be blocked by a pipe, nor led on by what took the place of a file meanwhile.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             if not entry.is_file(follow_symlinks=False):
                 raise writer.refuse(name, _NO_FILE)
-            with os.fdopen(os.open(entry.path, flags), "rb") as file:
-                found = os.fstat(file.fileno())
-                if not stat.S_ISREG(found.st_mode):
+            with open_regular(entry.path, os.O_NOFOLLOW) as file:
+                if file is None:
                     raise writer.refuse(name, _NO_FILE)
+                found = os.fstat(file.fileno())
                 executable = bool(found.st_mode & stat.S_IXUSR)
                 writer.file(name, _chunks(file), executable=executable, size=found.st_size)
 
@@ -283,9 +283,17 @@ def _check_directory(archive: BinaryIO, size: int, name: str, limits: Limits) ->
 
 
 def _unzip(archive: BinaryIO, writer: TreeWriter) -> None:
-    with zipfile.ZipFile(archive) as opened:
+    with _placed(lambda: zipfile.ZipFile(archive)) as opened:
         for member in opened.infolist():
             _take_zipped(opened, member, writer)
+
+
+def _placed(open_it: Callable[[], _T]) -> _T:
+    """What `open_it` opens; where it is led to a place that a file cannot have, the archive is damaged."""
+    try:
+        return open_it()
+    except OSError as error:
+        raise ValueError(error.strerror) from None
 
 
 def _take_zipped(opened: zipfile.ZipFile, member: zipfile.ZipInfo, writer: TreeWriter) -> None:
@@ -304,7 +312,7 @@ def _take_zipped(opened: zipfile.ZipFile, member: zipfile.ZipInfo, writer: TreeW
         return
     if kind not in {0, stat.S_IFREG, stat.S_IFLNK}:
         raise writer.refuse(name, _NO_FILE)
-    with opened.open(member) as content:
+    with _placed(lambda: opened.open(member)) as content:
         if kind == stat.S_IFLNK:
             try:
                 writer.link(name, content.read(MAX_PATH + 1).decode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +18,27 @@ from utter_runner.operate.tree import LEFT_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
 
 SIGNATURE_NAME: Final = "utter-plugin.minisig"
 """The signature over a package's digest; it lies beside the manifest and is no part of the package."""
 _FIRST_LINE: Final = b"utter-package 1\n"
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str], flags: int = 0) -> Iterator[BufferedReader | None]:
+    """Open a file to read it; None if it is another thing, such as a pipe, which blocks nobody here.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        yield None
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
 
 
 def digest_of(root: Path) -> str:

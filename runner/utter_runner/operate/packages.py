@@ -10,9 +10,8 @@ from __future__ import annotations
 import io
 import os
 import re
-import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from utter_protocol.settings import check_manifest
 from utter_runner.operate import lockfile
 from utter_runner.operate.archives import CHUNK, copy_directory, unpack
 from utter_runner.operate.condition import missing_program, oddities, unmet, unmet_here
-from utter_runner.operate.contents import SIGNATURE_NAME, check_links, digest_of
+from utter_runner.operate.contents import SIGNATURE_NAME, check_links, digest_of, open_regular
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.signatures import SUFFIX, PublicKey, Signature, read_signature, signer, trusted_keys
 from utter_runner.operate.staging import Staging, held, staged
@@ -251,12 +250,13 @@ def _unpacked(directory: Path, package: Path, source: Path, limits: Limits, veri
 
 def _copy_file(source: Path, target: Path, limits: Limits) -> None:
     """Copy an archive to where nobody changes it while it is looked at."""
-    try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise OperateError(f"{source} cannot be read: {error.strerror}.") from None
-    with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_regular(source))
+        except OSError as error:
+            raise OperateError(f"{source} cannot be read: {error.strerror}.") from None
+        copy = stack.enter_context(target.open("xb"))
+        if file is None:
             raise OperateError(f"{source} is neither a directory nor a file.")
         left = limits.max_package_bytes
         while chunk := file.read(CHUNK):

@@ -14,6 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from utter_runner.operate.contents import open_regular
 from utter_runner.operate.errors import OperateError, Untrusted
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Signature(NamedTuple):
             if len(signed) > _MAX_LEGACY:
                 raise OperateError(
                     f"{self.source} is of the kind that takes the whole file into memory, which is refused beyond "
-                    f"{_MAX_LEGACY} bytes: sign it with minisign -H."
+                    f"{_MAX_LEGACY} bytes: sign it with minisign -S -H."
                 )
         message.seek(0)
         if not _signed(key.key, self.signature, signed):
@@ -142,15 +143,14 @@ def read_signature(path: Path) -> Signature | None:
     """
     try:
         # What lies there came with the package: a link or a pipe in its place is no signature.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path, os.O_NOFOLLOW) as file:
+            data = file.read(_MAX_FILE) if file else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise Untrusted(f"The signature {path} cannot be read: {error.strerror}.") from None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Untrusted(f"The signature {path} is no file.")
-        data = file.read(_MAX_FILE)
+    if data is None:
+        raise Untrusted(f"The signature {path} is no file.")
     return Signature.parse(data.decode("utf-8", "surrogateescape"), str(path))
 
 

@@ -26,6 +26,7 @@ MAX_DEPTH: Final = 32
 """How deep directories may lie in each other."""
 LEFT_OUT: Final = "__pycache__"
 
+_SHOWN = 200
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -64,7 +65,7 @@ class TreeWriter:
 
     def refuse(self, name: str, why: str) -> OperateError:
         """The error for an entry."""
-        return OperateError(f"{self._source}: the entry {name[:MAX_PATH]!r} {why}.")
+        return OperateError(f"{self._source}: the entry {name[:_SHOWN]!r} {why}.")
 
     def directory(self, name: str) -> None:
         """Take note of a directory; it is made when there is something in it."""
@@ -110,7 +111,7 @@ class TreeWriter:
             raise self.refuse(name, "has no name")
         self._claim(name, parts, directory=False)
         if not target or len(os.fsencode(target)) > MAX_PATH or not target.isprintable():
-            raise self.refuse(name, f"is a link to {target[:MAX_PATH]!r}, which is no usable path")
+            raise self.refuse(name, f"is a link to {target[:_SHOWN]!r}, which is no usable path")
         if target.startswith("/") or "\\" in target or _DRIVE.match(target):
             raise self.refuse(name, f"is a link to {target!r}, which is not relative to the package")
         if LEFT_OUT not in parts:

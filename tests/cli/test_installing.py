@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,26 @@ def test_an_update_by_nobody_of_what_was_signed(
     ADA.sign_file(newer)
     assert answer(capsys, "update", newer, "--yes")["changed"]
     assert "  signed by   ada.pub: made by Ada" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("minisign") is None, reason="minisign is not installed")
+def test_a_directory_is_signed_by_its_digest(
+    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = package(tmp_path / "source")
+    assert run("digest", source) == 0
+    (tmp_path / "lamp.digest").write_text(capsys.readouterr().out)
+    for arguments in (
+        ["-G", "-W", "-p", "key.pub", "-s", "key.sec"],
+        ["-S", "-s", "key.sec", "-m", "lamp.digest", "-x", "source/utter-plugin.minisig"],
+    ):
+        subprocess.run(["minisign", *arguments], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    places.trusted_keys.mkdir(parents=True)
+    shutil.copy(tmp_path / "key.pub", places.trusted_keys / "ada.pub")
+    assert answer(capsys, "install", archive(source), "--yes")["signed_by"]
+    (source / "bin" / "lamp").write_text("something else")
+    assert run("update", source, "--yes") == 3
+    assert "is a wrong signature" in capsys.readouterr().err
 
 
 def test_what_the_text_of_a_package_does_to_a_terminal(

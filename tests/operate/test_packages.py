@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import tarfile
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.packages import KEPT, Entry, Signer, entries_of, files_below, package, places_in, tar_bytes, zip_bytes
 from utter_protocol.packages import MANIFEST_NAME, check_package, find_package
@@ -199,6 +204,48 @@ def test_what_somebody_else_has_changed_meanwhile(places: Places, tmp_path: Path
     with pytest.raises(OperateError, match="Another command"):
         remove(places, "lamp", entry)
     assert lockfile.read(places.lockfile)["lamp"].version == "2.0.0"
+
+
+names = st.sampled_from(["x", "bin/lamp", "bin", "docs/a", "../x", "/x", "X", "../../../state/utter/install.lock"])
+kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+hostile = st.builds(
+    Entry,
+    name=names,
+    data=st.binary(max_size=20),
+    kind=kinds,
+    link=st.one_of(names, st.sampled_from(["../../../lamp", "..", "bin/..", "."])),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(entries=st.lists(hostile, min_size=1, max_size=5), top=st.sampled_from(["", "lamp/"]))
+def test_whatever_an_archive_holds_nothing_changes_before_it_is_accepted(entries: list[Entry], top: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        places = places_in(home / "home")
+        with offered(places, package(home / "source"), Demand()) as offer:
+            offer.accept()
+        before = everything(places)
+        newer = home / "newer.tar"
+        good = entries_of(package(home / "source", "2.0.0"), top)
+        newer.write_bytes(tar_bytes([*good, *(one._replace(name=top + one.name) for one in entries)]))
+        with suppress(OperateError), offered(places, newer, Demand(), updates="lamp"):
+            pass
+        assert everything(places) == before
+        assert [path.name for path in places.plugins.iterdir()] == ["lamp"]
+        assert {path.name for path in home.iterdir()} == {"home", "source", "newer.tar"}
+
+
+def test_what_is_installed_is_writable_by_nobody_else_whatever_the_umask(places: Places, tmp_path: Path) -> None:
+    source = archive(package(tmp_path / "source"), tmp_path / "lamp.tar")
+    before = os.umask(0)
+    try:
+        with offered(places, source, Demand()) as offer:
+            place = offer.accept()
+    finally:
+        os.umask(before)
+    found = [place, *place.rglob("*")]
+    assert {oct(path.lstat().st_mode & 0o777) for path in found if not path.is_symlink()} == {"0o755", "0o644"}
 
 
 # ---- signatures and digests

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from utter_protocol.manifest import permission_sentence
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.guard import say
 from utter_runner.cli.options import Json, guarded
@@ -211,6 +210,8 @@ def _tell(lines: Sequence[str] | Iterator[str]) -> None:
 
 def _described(offer: Offer) -> Iterator[str]:
     """What a person should know of a package before it is installed."""
+    from utter_protocol.manifest import permission_sentence  # noqa: PLC0415 - only these commands need it
+
     manifest, old, before = offer.manifest, offer.installed, offer.before
     yield f"{manifest.name} {f'{old.version} -> ' if old else ''}{manifest.version}, from {offer.entry.source}"
     if manifest.description:

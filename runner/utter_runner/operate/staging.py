@@ -66,6 +66,8 @@ class Staging:
         """
         if entry is not None:
             for directory, _, _ in os.walk(self.package, topdown=False):
+                # Whatever the umask: the runner refuses what everybody can change.
+                Path(directory).chmod(0o755)
                 sync_directory(Path(directory))
         commit = Commit(plugin=plugin, entry=entry)
         replace_file(self.directory / _COMMIT, msgspec.json.encode(commit))

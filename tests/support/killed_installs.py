@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.killed_files import each_until_one_lives
 from support.packages import places_in
 from utter_runner.operate import staging
 from utter_runner.operate.packages import Demand, installed_entry, offered, remove
@@ -73,13 +74,7 @@ def main(directory: Path, how: list[str]) -> None:
     """Try every N."""
     if how:
         staging.exchange = lambda _first, _second: False
-    for number in count():
-        child = os.fork()
-        if not child:
-            live_until(number, directory)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            sys.exit(os.WEXITSTATUS(status))
+    sys.exit(each_until_one_lives(lambda number: live_until(number, directory)))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
+from utter_runner.operate import tree
+from utter_runner.operate.tree import Limits as PackageLimits
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
@@ -443,6 +445,12 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "handshake, in ms": [timing.handshake * 1000],
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
+        "files, directories and links of a package (`max_package_files`)": [PackageLimits().max_package_files],
+        "bytes of a package, and of its archive (`max_package_bytes`)": [PackageLimits().max_package_bytes],
+        "times its own size that an archive may become, beyond 1 MiB (`max_package_ratio`)": [
+            PackageLimits().max_package_ratio
+        ],
+        "bytes of a path in a package, of one of its parts, and parts": [tree.MAX_PATH, tree.MAX_NAME, tree.MAX_DEPTH],
         "from end of input to SIGTERM, and on to SIGKILL, in ms": [timing.stop * 1000],
         "first and longest pause before a plugin is dialled again, in ms": [
             timing.dial_first * 1000,

@@ -74,15 +74,21 @@ def live_until(number: int, directory: Path) -> None:
         os._exit(0)
 
 
-def main(directory: Path) -> None:
-    """Try every N."""
+def each_until_one_lives(live: Callable[[int], None]) -> int:
+    """Run `live` with 0, 1, 2, ... in a process each, until one ends by itself; return its exit code."""
     for number in count():
         child = os.fork()
         if not child:
-            live_until(number, directory)
+            live(number)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
-            sys.exit(os.WEXITSTATUS(status))
+            return os.WEXITSTATUS(status)
+    raise AssertionError("there are enough numbers")
+
+
+def main(directory: Path) -> None:
+    """Try every N."""
+    sys.exit(each_until_one_lives(lambda number: live_until(number, directory)))
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ class VoiceController:
         self._emit({"event": "heard", "session": session.id, "text": text})
         self._apply(session, Event.HEARD)
         result = await self._commander.command(
-            text, session=session.id, provenance="user", on_phase=partial(self._on_phase, session)
+            text, session=session.id, provenance=session.provenance, on_phase=partial(self._on_phase, session)
         )
         self._apply(session, Event.END, outcome.of_result(result))
 
@@ -386,6 +386,7 @@ class VoiceController:
             async for chunk in session.audio:
                 stream.feed(chunk)
             transcript = await stream.finish(self._settings.stt_timeout_ms / 1000)
+            session.provenance = stream.provenance
             recognised = True
         finally:
             if not recognised:

@@ -26,11 +26,14 @@ from utter_runner.dataplane.blobfiles import BlobFiles, Bytes
 from utter_runner.dataplane.ring import RingReader
 from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.rpc.descriptors import MAX_UNREAD_FDS
+from utter_runner.supervision.work import Work
 from utter_sdk.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from utter_runner.dataplane.asked import Caller
 
 LARGE = bytes(range(256)) * 1200
 ABSENT = handle_of("ab" * 32)
@@ -44,8 +47,13 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def info(data: bytes) -> dict[str, Any]:
-    return {"handle": handle_of(sha256(data)), "sha256": sha256(data), "size": len(data)}
+def info(data: bytes, provenance: str = "screen") -> dict[str, Any]:
+    return {"handle": handle_of(sha256(data)), "sha256": sha256(data), "size": len(data), "provenance": provenance}
+
+
+def of(made: House, plugin: str, request: Work | None = None) -> Caller:
+    """A plugin that works on `request`, whatever it says."""
+    return made.data.plugin(plugin, may_hear=False, purpose=lambda _request: request or Work())
 
 
 async def beside(made: House, work: Callable[[Client], None]) -> None:
@@ -648,15 +656,15 @@ async def test_what_comes_for_a_client_that_is_gone_is_not_kept(tmp_path: Path) 
     async with house(tmp_path) as made:
         store = made.data._store
         await store.wait_ready()
-        stored = store.create_now(store.plugin("desktop"), "", Bytes(b"late"))
+        stored = store.create_now(store.plugin("desktop"), "", Bytes(b"late"), "user")
         client = await made.client()
         await client.call("runner.status")
         (connection,) = made.server._connections
         await client.stream.aclose()
         await until(lambda: made.server.count == 0)
         message = msgspec.Raw(json.dumps({"picture": stored.handle}).encode())
-        made.data.carry(message, "desktop", connection.peer)
-        assert (made.data._clients, below(made)) == ({}, {stored.sha256})
+        made.data.carry(message, "desktop", connection.peer, "user")
+        assert (made.data._clients, below(made)) == ({}, {f"{stored.sha256}.user"})
 
 
 async def test_a_handle_is_granted_to_a_plugin_by_its_id(tmp_path: Path) -> None:
@@ -670,9 +678,9 @@ async def test_a_handle_is_granted_to_a_plugin_by_its_id(tmp_path: Path) -> None
             client.handles.grant(stored.handle, "desktop")
 
         await beside(made, work)
-        scope = made.data.plugin("desktop", may_hear=False).scope
+        scope = of(made, "desktop").scope
         assert [(hold.size, hold.refs, hold.granted) for hold in scope.holds.values()] == [(len(LARGE), 1, True)]
-        assert made.data.plugin("router", may_hear=False).scope.holds == {}
+        assert of(made, "router").scope.holds == {}
 
 
 async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
@@ -681,7 +689,7 @@ async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
     answer = {"picture": of_plugin["handle"], "guess": of_others["handle"], "text": f"see {of_plugin['handle']}."}
     async with house(tmp_path) as made:
         made.plugin.answers["read.screen"] = answer
-        store, plugin = made.data._store, made.data.plugin("desktop", may_hear=False).scope
+        store, plugin = made.data._store, of(made, "desktop").scope
         await store.wait_ready()
 
         def work(client: Client) -> None:
@@ -696,17 +704,17 @@ async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
                     assert error_of(client, "handle.stat", {"handle": name}).message == "no such handle"
 
         created = msgspec.Raw(json.dumps({"data": "of the plugin"}).encode())
-        made.data.request(made.data.plugin("desktop", may_hear=False), _Silent(), 1, "handle.create", created)
+        made.data.request(of(made, "desktop"), _Silent(), 1, "handle.create", created)
         await beside(made, work)
         assert {hold.sha256 for hold in plugin.holds.values()} == {of_plugin["sha256"], sha256(b"mine")}
 
 
 async def test_an_action_takes_handles_along_only_when_it_may_run(tmp_path: Path) -> None:
     async with house(tmp_path) as made:
-        plugin = made.data.plugin("desktop", may_hear=False).scope
+        plugin = of(made, "desktop").scope
 
         def work(client: Client) -> None:
-            mine = client.handles.create(b"mine").handle
+            mine = client.handles.create(b"mine", provenance="user").handle
             step = {"op": "mute", "args": {"level": mine}}
             asked = {"plugin": "desktop", "method": "action.invoke", "params": step | {"provenance": "screen"}}
             assert error_of(client, "runner.invoke", asked).code == ErrorCode.UNTRUSTED_PROVENANCE
@@ -740,7 +748,7 @@ async def test_what_a_plugin_held_outlives_the_runner_and_is_checked_before_it_i
     assert {path.name for path in directory.iterdir()} == {sha256(data) for data in (good, changed, longer)}
     (directory / sha256(changed)).write_bytes(b"evil" * 2000)
     async with house(tmp_path) as made:
-        store, scope = made.data._store, made.data.plugin("desktop", may_hear=False).scope
+        store, scope = made.data._store, of(made, "desktop").scope
         await store.wait_ready()
         assert len(scope.holds) == 3
         with (directory / sha256(longer)).open("ab") as file:

@@ -190,9 +190,7 @@ def test_a_mark_is_found_again_and_only_goes_down(files: BlobFiles, mark: Mark, 
 
 
 @pytest.mark.parametrize(("names", "mark"), [((".user", ""), "screen"), ((".user", ".llm"), "llm")])
-def test_of_two_files_of_one_blob_the_lower_one_counts(
-    files: BlobFiles, names: tuple[str, ...], mark: Mark
-) -> None:
+def test_of_two_files_of_one_blob_the_lower_one_counts(files: BlobFiles, names: tuple[str, ...], mark: Mark) -> None:
     directory = files.plugins / PLUGIN
     for order in (names, names[::-1]):
         for suffix in order:

@@ -1,4 +1,4 @@
-"""What a plugin has learned counts for the rest of the session, and what it learned in none for the rest of its epoch."""
+"""What a plugin has learned counts for the rest of the session; what it learned in none, for that of its epoch."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ class Daemon:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
             self._candidates.forget(instance.id)
-            if instance.memory.heard:
+            if instance.memory.screen:
                 # It was handed something before it answered.
                 logger.warning(
                     "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "

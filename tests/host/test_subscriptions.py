@@ -137,24 +137,33 @@ def test_a_plugin_that_hears_a_language_model_has_its_help_in_all_that_it_does(r
     assert (work.provenance, work.llm) == ("user", True)
 
 
-@pytest.mark.parametrize("source_knows", [False, True])
-def test_what_the_source_of_a_stream_knows_its_subscriber_knows(rig: Rig, *, source_knows: bool) -> None:
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("session", ["s", "another"])
+def test_what_the_source_of_a_stream_knows_its_subscriber_knows(rig: Rig, session: str, *, fed: bool) -> None:
     house = House(rig, requires=("ui.render@1",))
     house.source = source("drawer", "ui.event", provides=("ui.render@1",))
     house.supervisor._instances["drawer"] = house.source
+    if fed:
+        house.source.describe(streams=["ui.event"])
     house.ask("stream.subscribe", method="ui.event", mode="lossy")
-    open_at_source(house, "u1", "lossy")
+    if not fed:
+        open_at_source(house, "u1", "lossy")
+
+    def send(seq: int) -> None:
+        if fed:
+            house.relay.emit(house.source, "ui.event", Raw(b"{}"))
+        else:
+            house.relay.on_item(house.source, "ui.event", StreamItem("u1", seq, Raw(b"{}")))
+
     work = Work("user", "s").below("asker", "a")
     house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=work)
-    house.relay.on_item(house.source, "ui.event", StreamItem("u1", 0, Raw(b"{}")))
+    send(0)
+    shown = Work("user", session).below("drawer", "ui.render")
+    house.source.request("ui.render", b"{}", lambda *_: None, timeout=5, work=shown)
+    shown.taint("perception.tree")
     assert work.provenance == "user"
-    if source_knows:
-        # On whatever occasion: an item says of none that it is its own.
-        shown = Work("user", "another").below("drawer", "ui.render")
-        house.source.request("ui.render", b"{}", lambda *_: None, timeout=5, work=shown)
-        shown.taint("perception.tree")
-    house.relay.on_item(house.source, "ui.event", StreamItem("u1", 1, Raw(b"{}")))
-    assert (work.provenance, work.sources) == (("screen", ("ui.event",)) if source_knows else ("user", ()))
+    send(1)
+    assert (work.provenance, work.sources) == (("screen", ("ui.event",)) if session == "s" else ("user", ()))
     assert len(house.answers()) == 3
 
 

@@ -43,7 +43,6 @@ def test_what_was_read_in_a_session_counts_until_its_end() -> None:
     assert (again.provenance, root.sources) == ("screen", ("context.snapshot",))
     assert plugin.ask(Work("user", "s2")).provenance == "user"
     assert plugin.ask(Work("user")).provenance == "user"
-    assert plugin.memory.heard
     assert not plugin.memory.screen
 
 
@@ -104,7 +103,6 @@ def test_a_language_models_words_are_remembered_apart_from_the_grade() -> None:
     again = plugin.ask(Work("user", "s1"))
     assert (again.provenance, again.mark) == ("user", "llm")
     assert plugin.ask(Work("user", "s2")).mark == "user"
-    assert not plugin.memory.heard
     again.taint("context.snapshot")
     assert again.mark == "screen"
 
@@ -124,6 +122,24 @@ def test_who_is_a_language_model() -> None:
     assert is_model("bundle", ("router.plan@1", "llm.choose@1"))
     assert not is_model("bundle", ("router.plan@1",))
     assert not is_model("router", ())
+
+
+def test_what_a_plugin_hears_from_another_it_knows_where_that_one_does() -> None:
+    source, plugin = Told(), Told()
+    for session, learned in (("s1", "context.snapshot"), ("s2", LLM)):
+        work = source.ask(Work("user", session))
+        work.taint(learned)
+        source.answer(work)
+    flight = [plugin.ask(Work("user", f"s{number}")) for number in range(1, 4)]
+    plugin.memory.hears(source.memory, "ui.event")
+    for works in (flight, [plugin.ask(Work("user", f"s{number}")) for number in range(1, 4)]):
+        assert [(work.mark, work.sources) for work in works] == [("screen", ("ui.event",)), ("llm", ()), ("user", ())]
+    version = plugin.memory.version
+    plugin.memory.hears(source.memory, "ui.event")
+    assert plugin.memory.version == version
+    source.memory.reads("context.live")
+    plugin.memory.hears(source.memory, "ui.event")
+    assert (flight[2].sources, plugin.memory.screen) == (("ui.event",), True)
 
 
 def test_sessions_are_remembered_up_to_a_bound() -> None:

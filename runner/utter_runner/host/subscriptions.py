@@ -2,7 +2,7 @@
 
 Rules here: the runner's own streams come first, then those of plugins. A client may have everything but `input.*`;
 a plugin what its `requires` name, and a plugin that draws what the user sees anyway. Items belong to no request: what a
-plugin learns from a stream, it knows for the rest of its epoch.
+plugin learns from the screen's, it knows for the rest of its epoch, and from those of another plugin, what that knows.
 """
 
 from __future__ import annotations
@@ -43,20 +43,19 @@ class OwnStream(Protocol):
 
 
 class _Heard:
-    """The sink of a plugin that subscribed to another one: what that one knows, this one knows, too."""
+    """The sink of a plugin that subscribed to another one: what that one has learned, this one learns with an item."""
 
     def __init__(self, sink: Sink, source: Instance, asker: Instance, method: str) -> None:
         self._sink = sink
-        self._source = source
         self._asker = asker
         self._method = method
-        self._told = False
+        self._memory, self._version = source.memory, 0
 
     def put(self, seq: int, item: bytes | Raw) -> None:
         """Pass an item on; whoever gets it is tainted before."""
-        if not self._told and self._source.memory.heard:
-            self._told = True
-            self._asker.reads(self._method)
+        if self._version != self._memory.version:
+            self._version = self._memory.version
+            self._asker.memory.hears(self._memory, self._method)
         self._sink.put(seq, item)
 
     def finish(self, reason: str) -> None:

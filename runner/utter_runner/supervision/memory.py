@@ -29,12 +29,12 @@ class Memory:
 
     Attributes:
         works: what its requests in flight are part of, as far as that was said.
-        heard: whether anything that it was told or has read in this epoch is the screen's, on whatever occasion.
+        version: another one whenever it has learned something.
     """
 
     def __init__(self, plugin: str) -> None:
         self.works: dict[RequestId, Work] = {}
-        self.heard = False
+        self.version = 0
         self._plugin = plugin
         self._always: dict[str, None] = {}
         self._sessions: dict[str | int, tuple[str, ...]] = {}
@@ -63,10 +63,22 @@ class Memory:
 
     def reads(self, source: str) -> None:
         """From now on it knows what comes from `source`, whatever it works on."""
-        self.heard = self.heard or source != LLM
+        self.version += source not in self._always
         self._always[source] = None
         for work in [*self.works.values()]:
             work.taint(source)
+
+    def hears(self, other: Memory, source: str) -> None:
+        """From now on it knows, on each occasion, what another plugin knows there, through the stream `source`."""
+        for learned in other._always:
+            self.reads(_through(source, learned))
+        known = {occasion: {_through(source, one) for one in learned} for occasion, learned in other._sessions.items()}
+        for occasion, through in known.items():
+            for one in through:
+                self._learn(occasion, one)
+        for work in [*self.works.values()]:
+            for one in known.get(work.occasion, ()):
+                work.taint(one)
 
     def stray(self) -> Work:
         """Return the work of what it asks on no occasion: what it reads then, it knows for good."""
@@ -94,12 +106,16 @@ class Memory:
             work.taint(source)
 
     def _learn(self, occasion: str | int, source: str) -> None:
-        self.heard = self.heard or source != LLM
         learned = self._sessions.get(occasion, ())
         if occasion and source not in learned:
             if not learned and len(self._sessions) >= MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
+            self.version += 1
             self._sessions[occasion] = (*learned, source)
+
+
+def _through(stream: str, source: str) -> str:
+    return LLM if source == LLM else stream
 
 
 def is_model(kind: str, provides: tuple[str, ...]) -> bool:

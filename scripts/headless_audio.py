@@ -6,7 +6,7 @@
 
 It needs pipewire and wireplumber, and neither D-Bus nor systemd nor a login. The sink `vmic_in` is the microphone's
 other side: what is played into it comes out of the source `vmic`, which is the default source. The sink `speaker` is
-the default sink, so that what programs play does not reach the microphone.
+the default sink, so that what programs play does not reach the microphone; the sink `headphones` is another choice.
 
 Rules here: standard library only; both daemons are direct children that are waited for; everything lies in one
 directory.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MICROPHONE = "vmic"
 MICROPHONE_INPUT = "vmic_in"
 SPEAKER = "speaker"
+HEADPHONES = "headphones"
 
 _MICROPHONE = f"""
 context.modules = [ {{ name = libpipewire-module-loopback args = {{
@@ -44,7 +45,10 @@ context.modules = [ {{ name = libpipewire-module-loopback args = {{
 _SPEAKER = f"""
 context.objects = [ {{ factory = adapter args = {{
   factory.name = support.null-audio-sink  node.name = "{SPEAKER}"  node.description = "Virtual Speaker"
-  media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000 }} }} ]
+  media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 2000 }} }}
+  {{ factory = adapter args = {{
+  factory.name = support.null-audio-sink  node.name = "{HEADPHONES}"  node.description = "Virtual Headphones"
+  media.class = "Audio/Sink"  object.linger = true  audio.position = [ FL FR ]  priority.session = 1000 }} }} ]
 """
 # Switches off what would make WirePlumber give up without D-Bus, or look for hardware. Versions before 0.5 read the Lua
 # files, later ones the other.

@@ -49,6 +49,7 @@ from utter_runner.supervision.launch import Inherited
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
+from utter_runner.voice.media import CALL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,8 @@ _CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
 _ROUTER_WAIT = 10.0
+# A hold that was just sent, and the releases of two sessions.
+_QUIET_SECONDS = 3 * CALL_SECONDS
 
 
 class Daemon:
@@ -287,6 +290,9 @@ class Daemon:
                 with trio.CancelScope(shield=True):
                     self._state = "stopping"
                     self._server.stop()
+                    # What was paused while somebody spoke is to play again, which takes a plugin.
+                    with trio.move_on_after(_QUIET_SECONDS):
+                        await self._voice.controller.ended.wait()
                     await self._supervisor.stop()
 
     async def _start(self, nursery: trio.Nursery) -> None:

@@ -35,7 +35,9 @@ from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
+from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
+from utter_runner.voice.vad.screen import BACKLOG_MS
 from utter_runner.wasm import host as wasm
 
 REPOSITORY = Path(__file__).parents[2]
@@ -462,6 +464,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "the whole context": [MAX_CONTEXT_BYTES],
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
+        "time to answer `media.hold` and `media.release`, in ms": [round(CALL_SECONDS * 1000)],
         "characters that are spoken": [MAX_SPOKEN],
         "schema of the settings": [MAX_SCHEMA_BYTES],
         "memory of a module, in MiB": [wasm.DEFAULT_MEMORY_MIB],
@@ -473,6 +476,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "descriptors under way, per peer and direction (`max_unread_fds`)": [descriptors.MAX_UNREAD_FDS],
         "readers of the audio ring that asked to be woken (`max_ring_wakers`)": [MAX_WAKERS],
         "module": [wasm.MAX_MODULE],
+        "audio that waits for voice activity detection, in ms": [BACKLOG_MS],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}
     assert {name: documented.get(name) for name in code} == code

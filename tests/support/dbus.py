@@ -108,10 +108,10 @@ class Service:
         while True:
             try:
                 message = self._connection.receive()
+                if message.header.message_type is MessageType.method_call:
+                    self._take(message)
             except OSError:
                 return
-            if message.header.message_type is MessageType.method_call:
-                self._take(message)
 
     def _take(self, message: Message) -> None:
         fields = message.header.fields

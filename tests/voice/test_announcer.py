@@ -94,3 +94,14 @@ async def test_a_mouth_that_fails_is_logged_and_no_more(failure: Exception, capl
     await announce(mouth, "all", report("done"), report("done", "Closed it."))
     assert mouth.said == ["Opened it.", "Closed it."]
     assert "nobody speaks" in caplog.text
+
+
+async def test_nothing_is_said_into_the_microphone_while_another_session_listens() -> None:
+    def session(name: str, state: str) -> dict[str, Any]:
+        return {"event": "session", "session": name, "state": state}
+
+    mouth = FakeMouth()
+    first, second = report("done"), report("done", "Closed it.")
+    events = [session("s2", "listening"), session("s1", "idle"), first, session("s2", "recognising"), second]
+    await announce(mouth, "all", *events)
+    assert mouth.said == ["Closed it."]

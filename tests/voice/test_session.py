@@ -238,6 +238,19 @@ async def test_a_cue_that_still_sounds_when_the_key_goes_down_is_silence(autojum
     assert rig.frames("s2") == [*[-1] * 1_600, *range(down + 1_600, up + POST)]
 
 
+@pytest.mark.parametrize(("ago", "lost"), [(-0.1, PRE), (0.0, PRE), (0.1, 3_200), (0.4, 0)])
+async def test_the_pre_roll_does_not_reach_into_the_runners_own_speech(
+    autojump_clock: MockClock, ago: float, lost: int
+) -> None:
+    rig = Rig()
+    async with rig.running():
+        await trio.sleep(1)
+        rig.heard_until = trio.current_time() - ago
+        down, up = await speak(rig)
+        await settle(rig)
+    assert rig.frames("s1") == list(range(down - PRE + lost, up + POST))
+
+
 async def test_a_tap_is_ignored_and_reported(autojump_clock: MockClock) -> None:
     rig = Rig()
     async with rig.running():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 from utter_runner.voice.fakes import FakeSpeechOutput
-from utter_runner.voice.speaker import MAX_ITEM, MAX_SPOKEN, Speaker
+from utter_runner.voice.speaker import LINGERS, MAX_ITEM, MAX_SPOKEN, Speaker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -225,3 +226,22 @@ async def test_a_loudspeaker_that_fails_ends_the_stream() -> None:
         bed.streams.on_item(0, item(b"\0\0", FORMAT))
     assert bed.results == [bed.output.failure]
     assert bed.streams.stops == 1
+
+
+async def test_it_is_known_until_when_speech_is_heard(autojump_clock: MockClock) -> None:
+    bed = Bed(streaming())
+    assert bed.speaker.heard_until() == -inf
+    async with bed.speaking():
+        await trio.sleep(5)
+        assert bed.speaker.heard_until() == trio.current_time() + LINGERS
+        bed.speaker.hush()
+        hushed = trio.current_time()
+        assert bed.speaker.heard_until() == hushed + LINGERS
+        await trio.sleep(5)
+    assert bed.speaker.heard_until() == hushed + LINGERS
+    async with bed.speaking():
+        await trio.sleep(5)
+        bed.streams.on_closed("end")
+        ended = trio.current_time()
+    await trio.sleep(5)
+    assert bed.speaker.heard_until() == ended + LINGERS

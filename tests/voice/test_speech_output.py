@@ -41,6 +41,14 @@ def recording(tmp_path: Path, extra: str = "") -> str:
     return f'/usr/bin/printf "%s\\n" "$*" > {tmp_path}/args\n/bin/cat > {tmp_path}/heard\n{extra}'
 
 
+def assert_heard(tmp_path: Path, sent: bytes) -> None:
+    """The player got what was sent, and silence behind it."""
+    heard = (tmp_path / "heard").read_bytes()
+    assert heard.startswith(sent)
+    assert len(heard) > len(sent)
+    assert not any(heard[len(sent) :])
+
+
 PW_PLAY = 'case "$1" in --help) echo "  --raw  raw data";; *) {}\n;; esac'
 
 
@@ -65,10 +73,22 @@ async def test_a_player_is_told_the_format_and_gets_the_bytes(
         await sink.write(b"\2\0" * 40)
         await sink.drain()
     assert (tmp_path / "args").read_text().strip() == arguments
-    assert (tmp_path / "heard").read_bytes() == b"\1\0" * 40 + b"\2\0" * 40
+    assert_heard(tmp_path, b"\1\0" * 40 + b"\2\0" * 40)
 
 
-async def test_an_old_pw_play_is_passed_over(tmp_path: Path, program: Callable[[str, str], None]) -> None:
+async def test_an_old_pw_play_takes_raw_audio_without_being_told(
+    tmp_path: Path, program: Callable[[str, str], None]
+) -> None:
+    script = recording(tmp_path)
+    program("pw-play", f'case "$1" in --help) echo "pw-play [options] [<file>|-]";; *) {script}\n;; esac')
+    async with PlayerOutput("kitchen").open(SHORT) as sink:
+        await sink.write(b"\1\0" * 40)
+        await sink.drain()
+    assert (tmp_path / "args").read_text().strip() == "--rate 22050 --channels 1 --format s16 --target=kitchen -"
+    assert_heard(tmp_path, b"\1\0" * 40)
+
+
+async def test_a_pw_play_that_reads_no_pipe_is_passed_over(tmp_path: Path, program: Callable[[str, str], None]) -> None:
     program("pw-play", "echo 'pw-play: no such option'; exit 1")
     program("aplay", recording(tmp_path))
     output = PlayerOutput()
@@ -125,7 +145,7 @@ async def test_a_player_that_complains_a_lot_plays_on(tmp_path: Path, program: C
         await sink.write(b"\1\0" * 40)
         with trio.fail_after(20):
             await sink.drain()
-    assert (tmp_path / "heard").read_bytes() == b"\1\0" * 40
+    assert_heard(tmp_path, b"\1\0" * 40)
 
 
 async def test_leaving_early_ends_the_player(tmp_path: Path, program: Callable[[str, str], None]) -> None:

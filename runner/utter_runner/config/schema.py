@@ -203,6 +203,8 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
     speak: Literal["off", "problems", "all"] = "off"
     """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
+    pause_media: bool = True
+    """Whether media players are paused while a session listens."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Says what became of a spoken command, and is silent when the next one begins.
 
 Rules here: it hears the session's events on their way out and changes none of them; speaking never holds a session up;
-the key going down ends whatever is spoken, before the microphone hears it.
+the key going down ends whatever is spoken, before the microphone hears it, and nothing is said while a session listens.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Announcer:
         self._when = when
         self._emit = emit
         self._texts: trio.MemorySendChannel[str] | None = None
+        self._listening = ""
 
     async def run(self) -> None:
         """Say what is reported until cancelled."""
@@ -72,8 +73,11 @@ class Announcer:
         """Pass an event of a session on, and say or silence what it calls for."""
         self._emit(event)
         if event["event"] == "session" and event["state"] == "listening":
+            self._listening = event["session"]
             self._mouth.hush()
-        elif event["event"] == "report":
+        elif event["event"] == "session" and event["session"] == self._listening:
+            self._listening = ""
+        elif event["event"] == "report" and not self._listening:
             self._report(event["report"])
 
     def _report(self, report: SessionReport) -> None:

@@ -18,10 +18,12 @@ from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_runner.voice.capture.source import NoSource
-from utter_runner.voice.cues import CuePlayer
+from utter_runner.voice.cues import LATENCY, CuePlayer
 from utter_runner.voice.devices import list_devices
 from utter_runner.voice.level import LevelMeter
+from utter_runner.voice.media import PluginMedia
 from utter_runner.voice.playback import Playback
+from utter_runner.voice.players import CHECKING
 from utter_runner.voice.plugin_keys import PluginKeys
 from utter_runner.voice.recogniser import PluginRecogniser
 from utter_runner.voice.session import VoiceController
@@ -81,6 +83,10 @@ class Voice:
         timeout: float,
     ) -> None:
         voice, audio = config.voice, config.audio
+
+        def warn(text: str) -> None:
+            emit({"event": "warning", "text": text})
+
         self._capture = self.microphone = Capture(
             _source(audio),
             mode=audio.capture,
@@ -91,9 +97,7 @@ class Voice:
         )
         self.ring = self._capture.ring
         self.devices = partial(list_devices, audio)
-        self._playback = Playback(
-            audio.output_device or "", on_failure=lambda text: emit({"event": "warning", "text": text})
-        )
+        self._playback = Playback(audio.output_device or "", on_failure=warn)
         self.speaker = Speaker(
             supervisor, open_stream=open_stream, output=PlayerOutput(audio.output_device or ""), timeout=timeout
         )
@@ -107,9 +111,13 @@ class Voice:
             feed=self._capture,
             recogniser=self.recogniser,
             commander=commands,
-            cues=CuePlayer(self._playback, enabled=audio.cues),
+            cues=CuePlayer(
+                self._playback, enabled=audio.cues, latency=LATENCY + (CHECKING if audio.output_device else 0)
+            ),
             activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
+            media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,
+            heard_until=self.speaker.heard_until,
             on_transcript=on_transcript,
             settings=VoiceSettings(
                 pre_roll_ms=voice.pre_roll_ms,

@@ -1,4 +1,4 @@
-"""What a spoken session needs from the rest of the house: audio, recognition, commands, cues.
+"""What a spoken session needs from the rest of the house: audio, recognition, commands, cues, quiet.
 
 Rules here: Protocols, their value types and their errors only, no behaviour. Every span of audio is counted in frames
 of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `trio.current_time()`. The fakes in
@@ -216,6 +216,24 @@ class Cues(Protocol):
         """Return audio from the microphone with what is heard in it of the cues played last replaced by silence.
 
         `data` is f32le mono at 16 kHz, recorded while they sounded; the result is as long.
+        """
+        ...
+
+
+class Media(Protocol):
+    """The media players, which are heard by the microphone, too."""
+
+    async def hold(self, session: str) -> None:
+        """Pause what plays, for a session. Bounded in time; what cannot be paused plays on, and nothing is raised.
+
+        Cancelled or not, it is followed by one `release` of the same session.
+        """
+        ...
+
+    async def release(self, session: str) -> None:
+        """Play on what was paused, unless another session holds or somebody else has had a hand in it.
+
+        Bounded in time; raises nothing.
         """
         ...
 

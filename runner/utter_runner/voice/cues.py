@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CUE_RATE = 16_000
 CUE_NAMES: tuple[CueName, ...] = get_args(CueName)
+LATENCY = 0.05
+"""Seconds from starting a cue until its first sample is heard."""
 _FADE_S = 0.008
 _LOUDNESS = 0.2
 _WINDOW = 160
@@ -117,7 +119,7 @@ class CuePlayer:
         output: AudioOutput,
         *,
         enabled: bool = True,
-        latency: float = 0.05,
+        latency: float = LATENCY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._output = output

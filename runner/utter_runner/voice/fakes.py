@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
@@ -267,6 +267,40 @@ class FakeCommander:
             raise
         finally:
             self.running.remove(session)
+
+
+class FakeMedia:
+    """Players that are paused and resumed.
+
+    Attributes:
+        calls: every call, in order: what, and for which session.
+        held: the sessions that hold now.
+        may_answer: both calls wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Literal["hold", "release"], str]] = []
+        self.held: list[str] = []
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+
+    async def hold(self, session: str) -> None:
+        """Pause; see `Media.hold`."""
+        if ("hold", session) in self.calls:
+            raise AssertionError(f"{session} holds twice")
+        self.calls.append(("hold", session))
+        self.held.append(session)
+        await self.may_answer.wait()
+        await trio.lowlevel.checkpoint()
+
+    async def release(self, session: str) -> None:
+        """Play on; see `Media.release`."""
+        if session not in self.held:
+            raise AssertionError(f"{session} releases what it does not hold")
+        self.calls.append(("release", session))
+        await self.may_answer.wait()
+        await trio.lowlevel.checkpoint()
+        self.held.remove(session)
 
 
 class FakeCues:

@@ -1,20 +1,19 @@
-"""Short sounds and speech to the loudspeaker, through a player program.
+"""Short sounds to the loudspeaker, through a player program.
 
-Rules here: one child process per sound, bounded in number and in time. A program of its own cannot take PortAudio down,
-which capture needs, and reaches whatever sound server there is. The sound lies in a memfd that the player opens as a
-file: from standard input, the players and their versions disagree on whether a header is read.
+Rules here: one child process per sound, bounded in number and in time; which programs there are, `players` says. The
+sound lies in a memfd that the player opens as a file, and so may be tried again with the next program.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import trio
 
+from utter_runner.voice.players import GRACE, PROGRAMS, TAIL, Players, last_words
 from utter_runner.voice.wavfile import float_wav
 
 if TYPE_CHECKING:
@@ -22,17 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLAYERS: dict[str, tuple[list[str], str]] = {
-    "pw-play": (["pw-play", "--latency", "40ms"], "--target={}"),
-    "paplay": (["paplay", "--latency-msec=40"], "--device={}"),
-    "aplay": (["aplay", "-q"], "--device={}"),
-}
-"""Programs in the order in which they are tried, and how each is told the device."""
 MAX_AT_ONCE = 4
-_GRACE = 5.0
 _FRAME = 4
-# pw-play ends up to half a quantum before the last frame is heard.
-_TAIL = 0.05
 
 
 class Playback:
@@ -45,7 +35,7 @@ class Playback:
 
     def __init__(self, device: str = "", *, on_failure: Callable[[str], None] = log.warning) -> None:
         self._on_failure = on_failure
-        self._device = device
+        self._players = Players(device)
         self._nursery: trio.Nursery | None = None
         self._playing = 0
         self._failed = False
@@ -71,7 +61,7 @@ class Playback:
         fd = os.memfd_create("utter-sound", os.MFD_CLOEXEC)
         try:
             with os.fdopen(os.dup(fd), "wb") as file:
-                file.write(float_wav(pcm + bytes(round(_TAIL * rate) * _FRAME), rate))
+                file.write(float_wav(pcm + bytes(round(TAIL * rate) * _FRAME), rate))
             await self._with_any_player(fd, len(pcm) / _FRAME / rate)
         finally:
             self._playing -= 1
@@ -80,7 +70,7 @@ class Playback:
     async def _with_any_player(self, fd: int, seconds: float) -> None:
         problems = []
         # What worked for the last sound most likely works for this one, too.
-        for player in sorted(PLAYERS, key=lambda name: name != self._last_worked):
+        for player in sorted(PROGRAMS, key=lambda name: name != self._last_worked):
             problem = await self._try(player, fd, seconds)
             if not problem:
                 self._last_worked, self._failed = player, False
@@ -92,14 +82,13 @@ class Playback:
 
     async def _try(self, player: str, fd: int, seconds: float) -> str:
         """Plays with one program; returns what went wrong, or nothing."""
-        if shutil.which(player) is None:
-            return "is not installed"
-        command, device = PLAYERS[player]
-        chosen = [device.format(self._device)] if self._device else []
-        with trio.move_on_after(seconds + _GRACE):
+        problem = await self._players.problem(player)
+        if problem:
+            return problem
+        with trio.move_on_after(seconds + GRACE):
             try:
                 done = await trio.run_process(
-                    [*command, *chosen, f"/proc/self/fd/{fd}"],
+                    self._players.file_command(player, f"/proc/self/fd/{fd}"),
                     pass_fds=[fd],
                     stdout=subprocess.DEVNULL,
                     capture_stderr=True,
@@ -111,9 +100,9 @@ class Playback:
                 return f"cannot be started ({error.strerror})"
             if done.returncode == 0:
                 return ""
-            said = " ".join(done.stderr.decode(errors="replace").split())[:200]
+            said = last_words(done.stderr)
             return f"ended with exit status {done.returncode}" + (f" ({said})" if said else "")
-        return f"did not end within {_GRACE:g} s after the sound should have been over"
+        return f"did not end within {GRACE:g} s after the sound should have been over"
 
 
 async def _kill(process: trio.Process) -> None:

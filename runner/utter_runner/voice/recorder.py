@@ -17,6 +17,8 @@ from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from utter_runner.voice.collaborators import AudioFeed
     from utter_runner.voice.recording import Session
     from utter_runner.voice.settings import VoiceSettings
@@ -41,11 +43,13 @@ class Recorder:
     Args:
         feed: the microphone.
         settings: pre-roll, post-roll, maximum length and the cue's margin.
+        heard_until: until when the runner's own speech can be heard, see `Speaker.heard_until`.
     """
 
-    def __init__(self, feed: AudioFeed, settings: VoiceSettings) -> None:
+    def __init__(self, feed: AudioFeed, settings: VoiceSettings, heard_until: Callable[[], float]) -> None:
         self._feed = feed
         self._settings = settings
+        self._heard_until = heard_until
         self._floor = 0
         self._cue_until = -math.inf
 
@@ -74,7 +78,8 @@ class Recorder:
         """The microphone is open: choose the first frame.
 
         It lies the pre-roll before the key went down, or where the session was told, but never in audio of an earlier
-        opening, of another session or of a cue, nor further back than `MAX_REACH_S` before the key.
+        opening, of another session, of a cue or of the runner's own speech, nor further back than `MAX_REACH_S`
+        before the key.
         """
         now, position = trio.current_time(), self._feed.position
         since, reach = 0, self._settings.pre_roll_ms / 1000
@@ -83,7 +88,7 @@ class Recorder:
             if since > position:
                 log.warning("session %s is to begin at frame %d; only %d are there", session.id, since, position)
         before = now - session.opened_at + reach
-        quiet = max(now - self._cue_until, 0.0)
+        quiet = max(now - max(self._cue_until, self._heard_until()), 0.0)
         earliest = position - self._frames(min(before, quiet))
         session.begin(min(position, max(self._feed.oldest, self._floor, since, earliest)))
         session.lead = position - session.cursor

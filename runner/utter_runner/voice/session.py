@@ -9,6 +9,7 @@ reaches another, and no cue but its own first one sounds while a session records
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from functools import partial
@@ -23,6 +24,7 @@ from utter_runner.voice import outcome
 from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, TRANSITIONS, Effect, Event, State
 from utter_runner.voice.outcome import Outcome
+from utter_runner.voice.quiet import Quiet
 from utter_runner.voice.recorder import Recorder
 from utter_runner.voice.recording import Session, check_recording
 from utter_runner.voice.settings import VoiceSettings
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         CueName,
         Cues,
         EmitEvent,
+        Media,
         Phase,
         Recogniser,
         VoiceActivity,
@@ -71,6 +74,8 @@ class VoiceController:
         cues: short sounds.
         activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
+        media: the players that are quiet while a session listens; None lets them play.
+        heard_until: until when the runner's own speech can be heard by the microphone, in seconds of the loop's clock.
         on_transcript: told every session's id and what the recogniser made of it; must not raise.
         settings: lengths and limits.
         new_id: makes session ids.
@@ -86,6 +91,8 @@ class VoiceController:
         cues: Cues,
         activity: VoiceActivity | None = None,
         emit: EmitEvent,
+        media: Media | None = None,
+        heard_until: Callable[[], float] = lambda: -math.inf,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
         new_id: Callable[[], str] = _random_id,
@@ -104,20 +111,27 @@ class VoiceController:
         self._sessions: list[Session] = []
         self._running: list[Session] = []
         self._alarm = False
-        self._recorder = Recorder(feed, self._settings)
+        self._recorder = Recorder(feed, self._settings, heard_until)
         self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
+        self._quiet = Quiet(media)
+        self.ended = trio.Event()
+        """Nothing of any session is left: each was reported, and no player is held."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the sessions' tasks until cancelled; then every open session is reported as cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
-                for session in list(self._sessions):
-                    self._finish(session, _STOPPING)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._quiet.run)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._nursery = None
+                    for session in list(self._sessions):
+                        self._finish(session, _STOPPING)
+        finally:
+            self.ended.set()
 
     def status(self) -> dict[str, Any]:
         """`{state, session}`: the session that listens, else the front one, else idle and ""."""
@@ -242,6 +256,10 @@ class VoiceController:
 
     def _move(self, session: Session, state: State) -> None:
         before, session.state = session.state, state
+        if state not in RECORDING:
+            self._quiet.over(session.id)
+        elif session.live:
+            self._quiet.listen(session.id, after=0.0 if state is State.LATCHED else self._settings.tap_ms / 1000)
         if state.published != before.published:
             self._emit(self._event(session))
         if state is State.RECOGNISING:
@@ -288,6 +306,7 @@ class VoiceController:
         if session.live and session.state in RECORDING:
             self._recorder.abandon()
         session.state = State.IDLE
+        self._quiet.over(session.id)
         if session.key_up_at is not None:
             session.latency["total"] = trio.current_time() - session.key_up_at
         milliseconds = {name: round(seconds * 1000, 1) for name, seconds in session.latency.items()}
@@ -372,6 +391,8 @@ class VoiceController:
         session.heard = text
         self._emit({"event": "heard", "session": session.id, "text": text})
         self._apply(session, Event.HEARD)
+        # What is done meets the players as the user had left them.
+        await self._quiet.settled(session.id)
         result = await self._commander.command(
             text, session=session.id, provenance=session.provenance, on_phase=partial(self._on_phase, session)
         )

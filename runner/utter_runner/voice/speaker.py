@@ -33,6 +33,8 @@ SPEAK = "tts.speak"
 AUDIO = "tts.audio"
 MAX_SPOKEN = 4000
 MAX_ITEM = 32 * 1024
+LINGERS = 0.1
+"""How many seconds after its end speech may still come out of the loudspeaker."""
 _END = "end"
 # The stream's credit bounds what waits here.
 _decode_item = msgspec.json.Decoder(SpeechItem).decode
@@ -81,11 +83,17 @@ class Speaker:
         self._output = output
         self._timeout = timeout
         self._speaking: trio.CancelScope | None = None
+        self._heard_until = -inf
+
+    def heard_until(self) -> float:
+        """Until when, by the loop's clock, what is spoken can be heard by a microphone; -inf if nothing was."""
+        return trio.current_time() + LINGERS if self._speaking is not None else self._heard_until
 
     def hush(self) -> bool:
         """End what is spoken; return whether anything was."""
-        speaking, self._speaking = self._speaking, None
+        speaking = self._speaking
         if speaking is not None:
+            self._silent(speaking)
             speaking.cancel()
         return speaking is not None
 
@@ -123,8 +131,7 @@ class Speaker:
             try:
                 return await self._speak(text, voice, instance, work)
             finally:
-                if self._speaking is scope:
-                    self._speaking = None
+                self._silent(scope)
         milliseconds = round((trio.current_time() - started) * 1000)
         if limit.cancelled_caught:
             raise RpcError(
@@ -133,6 +140,11 @@ class Speaker:
                 {"timeout_ms": round(timeout * 1000)},
             )
         return SpeakResult(spoken=False, duration_ms=milliseconds)
+
+    def _silent(self, scope: trio.CancelScope) -> None:
+        if self._speaking is scope:
+            self._heard_until = self.heard_until()
+            self._speaking = None
 
     async def _speak(self, text: str, voice: str, instance: Instance | None, work: Work | None) -> SpeakResult:
         plugin = instance or await self._supervisor.wait_provider(TTS, self._timeout)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import utter_plugins.desktop
-from support.conformance import broken, check_shipped
+from support.conformance import PATIENT, broken, check_shipped
+from support.dbus import MediaPlayer, PrivateBus
+from utter_sdk.conformance.plugin import Limits, Subject, check_plugin
 
 MANIFEST = Path(utter_plugins.desktop.__file__).parent / "utter-plugin.toml"
 
@@ -18,4 +20,15 @@ def test_it_keeps_to_the_protocol(tmp_path: Path) -> None:
         "method.action.capabilities",
         "method.action.invoke",
         "describe.ops",
+        "method.media.hold",
+        "method.media.release",
     }
+
+
+def test_players_that_are_held_for_the_kit_play_again(bus: PrivateBus) -> None:
+    subject = Subject.from_manifest(MANIFEST, env={"DBUS_SESSION_BUS_ADDRESS": bus.address})
+    with MediaPlayer(bus.address, "demo") as player:
+        report = check_plugin(subject, Limits(**PATIENT), only=("method.media.",), loud=True)
+        player.wait("Playing")
+    assert broken(report) == set(), report.text()
+    assert player.commands == ["Pause", "Play"]

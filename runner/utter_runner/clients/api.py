@@ -229,7 +229,7 @@ class ClientApi:
                 {"method": params.method},
             )
         # What a client asks of a plugin by itself says nothing about the user.
-        work = Work("screen").below(instance.id, params.method)
+        work = Work("screen", step=(instance.id, params.method))
         self._data.carry(params.params, peer, instance.id, work.mark)
         on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
         sent = instance.request(params.method, params.params, on_reply, timeout=timeout, work=work)

@@ -133,6 +133,7 @@ class Instance:
         self._warned: set[str] = set()
         self.memory = Memory(spec.id)
         """What it has learned in this epoch."""
+        self._model = is_model(spec.kind, spec.provides)
         self._health: HealthResult | None = None
         self._reactor = reactor
         self._deadlines = deadlines
@@ -270,6 +271,7 @@ class Instance:
         if self.peer is None:
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self.id} is not running")
         self.handshake = await self._dialect.handshake(self.peer, self.spec, self.epoch, self._timing.handshake)
+        self._model = is_model(self.handshake.kind, self.handshake.provides)
         if self._health is not None:
             # It changed while the handshake was under way.
             self.note_health(self._health)
@@ -363,7 +365,7 @@ class Instance:
             return None
         if work is None:
             return self.peer.request(method, params, on_reply, timeout=timeout)
-        model = is_model(self.handshake.kind if self.handshake else self.spec.kind, self.provides)
+        model = self._model
         self.memory.begin(work, method, model=model)
         works = self.memory.works
         ended = False

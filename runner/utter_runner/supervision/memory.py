@@ -55,7 +55,9 @@ class Memory:
         if model or method.startswith(MODEL):
             # Whatever it asks for meanwhile is the model's. Whoever waits is told with the answer.
             work.llm = True
-        for source in (*self._always, *self._sessions.get(work.occasion, ())):
+        for source in self._always:
+            work.taint(source)
+        for source in self._sessions.get(work.occasion, ()):
             work.taint(source)
         if work.provenance == "screen":
             self._learn(work.occasion, UNTRUSTED)

@@ -30,12 +30,14 @@ from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.voice.fakes import FakeFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
 
 
@@ -210,6 +212,7 @@ class House(Desk):
         directory: Path,
         *persons: Person,
         socket: SocketConfig | None = None,
+        tokens: TokenStore | None = None,
         max_clients: int = 64,
         limits: Limits | None = None,
         queue: int = 256,
@@ -253,6 +256,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )
@@ -261,10 +265,12 @@ class House(Desk):
             self.endpoint,
             reactor=self.reactor,
             deadlines=self.deadlines,
-            admission=Admission(socket),
+            admission=Admission(socket, tokens),
             api=self.api,
             limits=limits or Limits(),
             max_clients=max_clients,
+            max_requests_per_s=socket.max_requests_per_s if socket else 0,
+            max_bytes_per_s=socket.max_bytes_per_s if socket else 0,
             on_refused=self.refused.append,
         )
         self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]

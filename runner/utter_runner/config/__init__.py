@@ -1,7 +1,8 @@
 """Reading the runner's configuration file.
 
-Rules here: only `load_config`, and `place_in` for a message, touch the disk; all errors of a file are found in one go;
-importing this package stays cheap, because the daemon and the command both start through it.
+Rules here: only `load_config`, and `place_in` for a message, touch the disk (`tokens` is about a file of its own); all
+errors of a file are found in one go; importing this package stays cheap, because the daemon and the command both start
+through it.
 """
 
 from __future__ import annotations

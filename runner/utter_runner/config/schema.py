@@ -94,17 +94,28 @@ class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_binaries: list[FilePath] = []
     allow_same_uid: bool = False
     token: Token | None = None
+    max_requests_per_s: Annotated[int, Meta(ge=0, le=10_000_000)] = 5_000
+    """Messages of any kind that one client may send; 0 is no bound."""
+    max_bytes_per_s: Annotated[int, Meta(ge=0, le=64 * 1_024 * MIB)] = 64 * MIB
+    """Bytes that one client may send; 0 is no bound."""
 
     def __repr__(self) -> str:
         shown = "None" if self.token is None else "'...'"
         same_uid = self.allow_same_uid
-        return f"SocketConfig(allow_binaries={self.allow_binaries!r}, allow_same_uid={same_uid!r}, token={shown})"
+        rates = f"max_requests_per_s={self.max_requests_per_s}, max_bytes_per_s={self.max_bytes_per_s}"
+        return (
+            f"SocketConfig(allow_binaries={self.allow_binaries!r}, allow_same_uid={same_uid!r}, token={shown}, {rates})"
+        )
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[security]`: whether plugins run inside a sandbox."""
+    """`[security]`: whether plugins run inside a sandbox, and which."""
 
     enforce: bool = False
+    sandbox: Annotated[list[Literal["systemd-run", "bubblewrap", "landlock", "seccomp"]], Meta(min_length=1)] | None = (
+        None
+    )
+    """The wrappers that the sandbox is made of; None is all that work here."""
 
 
 class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +169,8 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    sandbox: bool = True
+    """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}
 
 

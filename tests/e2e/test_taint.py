@@ -213,3 +213,23 @@ def test_a_plugin_that_has_read_the_screen_has_read_it_for_the_rest_of_the_sessi
         decided = [one["decision"] for _, one in zip(range(4), waves, strict=False)]
         # Another session is another one.
         assert decided == ["allow", "deny", "allow", "deny"]
+
+
+def test_a_command_that_a_language_model_had_a_part_in_is_refused(tmp_path: Path) -> None:
+    plan = ({"op": "terminal", "args": {"command": "make"}, "provenance": "user"},)
+    model = asking(
+        "model",
+        {
+            "kind": "llm",
+            "hello": {"provides": ["llm.choose@1"]},
+            "on": {"llm.choose": {"result": {"choice_id": None, "probability": 0.0, "distribution": {}}}},
+        },
+    )
+    choose = invoke("llm.choose@1", "llm.choose", utterance="go", candidates=[])
+    config = hostile("actor", "ops=terminal") + model + router(choose, plan=plan)
+    with Daemon(tmp_path, config + '[policy]\nenabled_ops = ["terminal"]\n') as daemon, daemon.client() as client:
+        (result,) = client.call("runner.command", {"utterance": "go"}, timeout=20)["results"]
+        assert (result["error"]["code"], result["error"]["data"]["rule"]) == (
+            ErrorCode.UNTRUSTED_PROVENANCE,
+            "command-from-llm",
+        )

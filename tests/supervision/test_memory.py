@@ -67,6 +67,15 @@ def test_what_it_was_told_by_the_screen_counts_like_what_it_read() -> None:
     assert plugin.ask(Work("user")).provenance == "user"
 
 
+def test_what_it_was_told_with_a_language_models_help_counts_like_what_it_read() -> None:
+    plugin = Told()
+    plugin.answer(plugin.ask(Work("user", "s1", llm=True)))
+    root = Work("user", "s1")
+    again = plugin.ask(root)
+    assert (again.provenance, again.llm, root.llm) == ("user", True, True)
+    assert not plugin.ask(Work("user", "s2")).llm
+
+
 def test_what_is_read_on_no_occasion_counts_for_the_rest_of_the_epoch() -> None:
     plugin = Told()
     plugin.memory.stray().taint("context.snapshot")

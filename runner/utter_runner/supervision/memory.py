@@ -61,6 +61,8 @@ class Memory:
             work.taint(source)
         if work.provenance == "screen":
             self._learn(work.occasion, UNTRUSTED)
+        if work.llm:
+            self._learn(work.occasion, LLM)
         work.on_taint = partial(self._learn, work.occasion)
 
     def reads(self, source: str) -> None:

@@ -215,14 +215,16 @@ def test_a_plugin_that_has_read_the_screen_has_read_it_for_the_rest_of_the_sessi
         assert decided == ["allow", "deny", "allow", "deny"]
 
 
-def test_a_command_that_a_language_model_had_a_part_in_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answers", [True, False], ids=["result", "error"])
+def test_a_command_that_a_language_model_had_a_part_in_is_refused(tmp_path: Path, answers: bool) -> None:
+    chosen = {"llm.choose": {"result": {"choice_id": None, "probability": 0.0, "distribution": {}}}}
     plan = ({"op": "terminal", "args": {"command": "make"}, "provenance": "user"},)
     model = asking(
         "model",
         {
             "kind": "llm",
             "hello": {"provides": ["llm.choose@1"]},
-            "on": {"llm.choose": {"result": {"choice_id": None, "probability": 0.0, "distribution": {}}}},
+            "on": chosen if answers else {},
         },
     )
     choose = invoke("llm.choose@1", "llm.choose", utterance="go", candidates=[])

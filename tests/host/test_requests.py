@@ -336,14 +336,25 @@ async def test_reading_without_saying_for_what_taints_everything_under_way() -> 
     assert one.provenance == two.provenance == "screen"
 
 
-async def test_a_failed_look_taints_nothing() -> None:
+async def test_a_look_that_is_not_answered_taints_nothing(autojump_clock: MockClock) -> None:
     asker = router("perception.tabs@1")
-    eyes = fake_plugin("eyes", {"perception.tabs": RpcError(-32000, "blind")}, provides=["perception.tabs@1"])
+    eyes = fake_plugin("eyes", methods=["perception.tabs"], provides=["perception.tabs@1"])
     stage = HostStage(asker, eyes)
     async with stage.running():
         sent, work = await planning(stage, asker)
-        await refused(stage, asker, "host.perceive", what="tabs", request=sent)
-    assert work.provenance == "user"
+        error = await refused(stage, asker, "host.perceive", what="tabs", request=sent, timeout_ms=1000)
+    assert (error.code, work.provenance) == (ErrorCode.TIMED_OUT, "user")
+
+
+async def test_what_is_said_of_the_screen_in_an_error_taints_like_a_result() -> None:
+    asker = router("perception.tabs@1")
+    said = RpcError(-32000, "cannot list them", {"title": "run this"})
+    eyes = fake_plugin("eyes", {"perception.tabs": said}, provides=["perception.tabs@1"])
+    stage = HostStage(asker, eyes)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        error = await refused(stage, asker, "host.perceive", what="tabs", request=sent)
+    assert (error.data, work.sources) == ({"title": "run this"}, ("perception.tabs",))
 
 
 async def test_what_another_plugin_read_taints_whoever_asked_it() -> None:
@@ -373,13 +384,24 @@ async def test_what_a_language_model_answered_is_remembered_by_all_who_waited() 
     assert (work.llm, work.provenance, other.llm) == (True, "user", False)
 
 
-async def test_a_language_model_that_failed_had_no_part() -> None:
-    asker, helper = router("llm.choose@1"), llm(**{"llm.choose": RpcError(-32000, "no")})
+async def test_a_language_model_that_did_not_answer_had_no_part(autojump_clock: MockClock) -> None:
+    asker, helper = router("llm.choose@1"), llm()
+    del helper.answers["llm.choose"]
+    stage = HostStage(asker, helper)
+    invoke = partial(refused, stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose")
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        error = await invoke(request=sent, timeout_ms=1000)
+    assert (error.code, work.llm) == (ErrorCode.TIMED_OUT, False)
+
+
+async def test_what_a_language_model_says_in_an_error_is_its_word_too() -> None:
+    asker, helper = router("llm.choose@1"), llm(**{"llm.choose": RpcError(-32000, "no", {"say": "run this"})})
     stage = HostStage(asker, helper)
     async with stage.running():
         sent, work = await planning(stage, asker)
         await refused(stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
-    assert not work.llm
+    assert work.llm
 
 
 @pytest.mark.parametrize("holder", ["asker", "provider"])

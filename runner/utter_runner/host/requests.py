@@ -173,7 +173,8 @@ class HostRequests:
             return
 
         def note(result: Raw | None, error: RpcError | None) -> None:
-            if error is None and method.startswith(SCREEN):
+            # In an error a plugin can say whatever it can in a result.
+            if (error is None or error.answered) and method.startswith(SCREEN):
                 work.taint(method)
             if result is not None:
                 work.receive(self._handles.carry(result, provider.id, instance.id, part.mark), HANDLE)

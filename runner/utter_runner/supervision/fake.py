@@ -159,6 +159,7 @@ class FakeInstance:
         except RpcError as error:
             value = error
         if isinstance(value, RpcError):
+            value.answered = True
             self._end(request, None, value)
         else:
             self._end(request, Raw(encode(value)), None)
@@ -272,7 +273,7 @@ class FakeInstance:
         on_reply, request.on_reply = request.on_reply, None
         if request.work is not None:
             self.memory.works.pop(request.id, None)
-            if error is None and (self._is_model() or request.method.startswith(MODEL)):
+            if (error is None or error.answered) and (self._is_model() or request.method.startswith(MODEL)):
                 request.work.taint(LLM)
             request.work.cancel()
         if on_reply is not None:

@@ -374,7 +374,8 @@ class Instance:
             nonlocal ended
             ended = True
             works.pop(request_id, None)
-            if error is None and (model or method.startswith(MODEL)):
+            # In an error it can say whatever it can in a result.
+            if (error is None or error.answered) and (model or method.startswith(MODEL)):
                 work.taint(LLM)
             # Whatever it still asks for, nobody waits for any more, and it may not serve another request.
             work.cancel()

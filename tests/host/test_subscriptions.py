@@ -137,6 +137,16 @@ def test_a_plugin_that_hears_a_language_model_has_its_help_in_all_that_it_does(r
     assert (work.provenance, work.llm) == ("user", True)
 
 
+def test_whatever_stream_a_language_model_sends_is_its_word(rig: Rig) -> None:
+    house = House(rig, requires=("ui.render@1",))
+    house.source = source("drawer", "ui.event", provides=("ui.render@1", "llm.choose@1"))
+    house.supervisor._instances["drawer"] = house.source
+    house.ask("stream.subscribe", method="ui.event")
+    work = Work("user")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=work.below("asker", "a"))
+    assert (work.provenance, work.llm) == ("user", True)
+
+
 @pytest.mark.parametrize("fed", [False, True])
 @pytest.mark.parametrize("session", ["s", "another"])
 def test_what_the_source_of_a_stream_knows_its_subscriber_knows(rig: Rig, session: str, *, fed: bool) -> None:

@@ -13,6 +13,7 @@ from utter_protocol.contracts import FOR_THE_RUNNER, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import StreamAckParams, StreamStopParams, SubscribeParams, SubscribeResult
 from utter_runner.rpc.params import decode_params
+from utter_runner.supervision.memory import is_model
 from utter_runner.supervision.work import LLM, MODEL, SCREEN
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class Subscriptions:
             return
         instance = self._relay.find(params.method, params.plugin, besides="" if asker is None else asker.id)
         self._hub.check_room(peer)
+        if asker is not None and is_model(instance.handshake.kind if instance.handshake else "", instance.provides):
+            asker.reads(LLM)
 
         def on_open(upstream: Upstream | None, error: RpcError | None) -> None:
             if upstream is None:

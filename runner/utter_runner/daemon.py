@@ -27,6 +27,7 @@ from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResu
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
+from utter_runner.actions.rules import policy_rules
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
@@ -40,7 +41,7 @@ from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
+from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
@@ -148,12 +149,7 @@ class Daemon:
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
-            rules=PolicyRules(
-                enabled_ops=frozenset(config.policy.enabled_ops),
-                disabled_ops=frozenset(config.policy.disabled_ops),
-                confirm_ops=frozenset(config.policy.confirm_ops),
-                url_schemes=frozenset(config.policy.url_schemes),
-            ),
+            rules=policy_rules(config.policy),
             candidates=self._candidates,
             confirmer=confirmer,
             emit=emit,

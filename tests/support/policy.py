@@ -66,7 +66,7 @@ def candidates() -> CandidateStore:
 
 
 def _session(session: str) -> dict[str, Any]:
-    return {"source": "user", "owner": session, "session": session, "now": 0.0, "ttl_s": 600.0}
+    return {"source": "user", "owner": session, "session": session, "now": 0.0, "ttl_s": 600.0, "plugin": "desktop"}
 
 
 REGISTRY = registry()

@@ -23,8 +23,10 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
     CommandParams,
+    ExplainParams,
     ListenParams,
     PlannedStep,
+    PolicyListResult,
     Provenance,
     RunnerInvokeParams,
     SessionReport,
@@ -32,9 +34,9 @@ from utter_protocol.methods import (
     ValidateParams,
     WireError,
 )
-from utter_runner.actions.gate import decision_name
+from utter_runner.actions.gate import explained
 from utter_runner.clients.microphone import Listeners
-from utter_runner.policy import Deny, Origin
+from utter_runner.policy import Origin
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
@@ -92,12 +94,6 @@ class _GatedParams(msgspec.Struct, kw_only=True):
     args: dict[str, Any] = {}
     provenance: Provenance | None = None
     arg_provenance: dict[str, Provenance] = {}
-
-
-class _ExplainParams(msgspec.Struct, kw_only=True):
-    op: str
-    args: dict[str, Any] = {}
-    provenance: Provenance = "user"
 
 
 class ClientApi:
@@ -160,6 +156,9 @@ class ClientApi:
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
+            "policy.list": lambda peer, request_id, _params: peer.reply_object(
+                request_id, PolicyListResult(ops=gate.overview())
+            ),
             "ptt.press": self._answering(voice.press),
             "ptt.release": self._answering(voice.release),
             "ptt.toggle": self._answering(voice.toggle),
@@ -301,19 +300,14 @@ class ClientApi:
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = decode_params(raw, _ExplainParams)
-        step = PlannedStep(op=params.op, args=params.args, provenance=params.provenance)
-        decision = self._gate.explain(step, Origin(provenance=params.provenance))
-        peer.reply_object(
-            request_id,
-            {
-                "op": decision.op,
-                "decision": decision_name(decision),
-                "rule": decision.rule,
-                "detail": decision.detail,
-                "args": {} if isinstance(decision, Deny) else decision.args,
-            },
+        params = decode_params(raw, ExplainParams)
+        step = PlannedStep(
+            op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
+        origin = Origin(
+            provenance=params.provenance, session=params.session, sources=tuple(params.sources), llm=params.llm
+        )
+        peer.reply_object(request_id, explained(self._gate.explain(step, origin)))
 
     # ---- the microphone
 

@@ -33,6 +33,7 @@ from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.notifications import Notifications
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
@@ -145,7 +146,14 @@ class Daemon:
             launched=launched,
             inherit=self._inherit,
         )
-        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
+        self._notifications = Notifications(environ) if config.policy.notify else None
+        confirmer = Confirmer(
+            self._surfaces,
+            timeout=runner.confirm_timeout_ms / 1000,
+            emit=emit,
+            self_confirm=config.policy.self_confirm,
+        )
+        self._context = ContextCache(self._supervisor)
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -153,6 +161,7 @@ class Daemon:
             candidates=self._candidates,
             confirmer=confirmer,
             emit=emit,
+            window=self._context.window,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
@@ -180,7 +189,6 @@ class Daemon:
         )
         for method in self._data.methods:
             host.serve(method, partial(self._on_data, method), before_admission=True)
-        self._context = ContextCache(self._supervisor)
         host.listen("context.changed", self._context.changed)
         self._host_requests = HostRequests(
             self._supervisor,
@@ -198,6 +206,7 @@ class Daemon:
             registry=self._registry,
             gate=self._gate,
             commands=commands,
+            confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
             microphone=self._voice.microphone,
@@ -399,7 +408,8 @@ class Daemon:
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
-        return self._server.surfaces()
+        surfaces = self._server.surfaces()
+        return surfaces if self._notifications is None else [self._notifications, *surfaces]
 
     # ---- status
 

@@ -259,7 +259,7 @@ async def test_a_plugin_that_restarts_while_its_question_queues_is_denied() -> N
         second.say(answer=True)
         await behind.wait()
         await ahead.wait()
-        assert "changed" in behind.error.message
+        assert behind.error.data == {"op": "wipe", "rule": "plugin-changed", "confirmed": False}
     assert stage.plugin.received == []
 
 

@@ -15,10 +15,12 @@ import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import AuthParams, ConfirmParams, ConfirmResult
+from utter_protocol.messages import encode
+from utter_protocol.methods import AuthParams, ConfirmElsewhere, ConfirmParams, ConfirmResult
 from utter_runner.rpc.credentials import Credentials, peer_credentials
 from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.reactor import READABLE
+from utter_runner.rpc.requesters import requester_of
 
 if TYPE_CHECKING:
     import socket
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.clients.api import ClientApi
     from utter_runner.clients.auth import Admission
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.interface import Limits
     from utter_runner.rpc.reactor import Reactor
+    from utter_runner.rpc.requesters import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,9 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class ClientConnection:
     """One client: the handler of its peer, and a surface on which a person can be asked."""
 
-    def __init__(self, server: ClientServer, credentials: Credentials, *, trusted: bool) -> None:
+    def __init__(self, server: ClientServer, credentials: Credentials, requester: Requester, *, trusted: bool) -> None:
         self.credentials = credentials
+        self.requester = requester
         self.trusted = trusted
         self._server = server
         self._tries = 0
@@ -95,7 +99,17 @@ class ClientConnection:
             self.trusted = True
         peer.reply_object(request_id, {"ok": True})
 
-    async def ask(self, params: ConfirmParams) -> bool | None:
+    def attend(self) -> None:
+        """The client says that it can ask a person from now on."""
+        self._cannot_ask = False
+
+    def withhold(self, params: ConfirmParams) -> None:
+        """Tell the client that others are asked about what it asked for (confirm.Surface)."""
+        if self.peer is not None:
+            elsewhere = ConfirmElsewhere(id=params.id, text=params.text, timeout_ms=params.timeout_ms)
+            self.peer.notify("confirm.elsewhere", encode(elsewhere))
+
+    async def ask(self, params: ConfirmParams, abstain: Callable[[], None]) -> ConfirmResult | None:  # noqa: ARG002 - the interface of a surface
         """Ask the person behind this client (confirm.Surface). Raises RpcError."""
         if self.peer is None or self._cannot_ask or not self.trusted:
             return None
@@ -106,10 +120,10 @@ class ClientConnection:
             self._cannot_ask = error.code == ErrorCode.METHOD_NOT_FOUND
             return None
         try:
-            return msgspec.json.decode(raw, type=ConfirmResult).approved
+            return msgspec.json.decode(raw, type=ConfirmResult)
         except (msgspec.MsgspecError, RecursionError):
             logger.warning("client pid %d answered host.confirm with something else", self.credentials.pid)
-            return False
+            return None
 
 
 class ClientServer:
@@ -146,6 +160,7 @@ class ClientServer:
         self._on_refused = on_refused
         self._connections: dict[ClientConnection, None] = {}
         self._stopped = False
+        self._accepted = 0
 
     @property
     def count(self) -> int:
@@ -206,7 +221,9 @@ class ClientServer:
             self._on_refused(f"A connection of pid {credentials.pid} was refused: {refusal}.")
             return
         trusted = self.admission.admits_at_once(connection, credentials)
-        client = ClientConnection(self, credentials, trusted=trusted)
+        self._accepted += 1
+        requester = requester_of(connection, self._accepted, credentials.pid)
+        client = ClientConnection(self, credentials, requester, trusted=trusted)
         fd = connection.detach()
         try:
             client.peer = Peer(
@@ -222,6 +239,7 @@ class ClientServer:
             self._on_refused(f"A connection of pid {credentials.pid} was refused: {error.strerror}.")
             return
         self._connections[client] = None
+        self.api.welcome(client.peer, client)
         if not trusted:
             self._deadlines.add(trio.current_time() + AUTH_SECONDS, lambda: self._give_up(client))
 

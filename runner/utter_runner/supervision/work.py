@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_protocol.methods import Provenance
+    from utter_runner.rpc.requesters import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,21 @@ class Work:
         session: the session that it belongs to; empty for none.
         parent: the work that this one was asked for by.
         step: (plugin, what it is asked); empty for work that no plugin has yet.
+        requesters: the clients that asked for it; empty for the user's own keys, and for what plugins do by themselves.
     """
 
-    __slots__ = ("_askers", "_children", "_sources", "_stated", "cancelled", "depth", "parent", "session", "step")
+    __slots__ = (
+        "_askers",
+        "_children",
+        "_sources",
+        "_stated",
+        "cancelled",
+        "depth",
+        "parent",
+        "requesters",
+        "session",
+        "step",
+    )
 
     def __init__(
         self,
@@ -44,10 +57,12 @@ class Work:
         *,
         parent: Work | None = None,
         step: tuple[str, str] = ("", ""),
+        requesters: frozenset[Requester] = frozenset(),
     ) -> None:
         self.parent = parent
         self.session = session
         self.step = step
+        self.requesters: frozenset[Requester] = requesters if parent is None else requesters | parent.requesters
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.cancelled = False
         self._stated: Provenance = provenance
@@ -96,8 +111,9 @@ class Work:
 
     def beside(self, others: list[Work]) -> Work:
         """Return a work that stands where this one does, and taints the others, too: it cannot be told whose it is."""
-        work = Work("screen", self.session, parent=self.parent, step=self.step)
+        work = Work("screen", self.session, parent=self.parent, step=self.step, requesters=self.requesters)
         work._askers = (*work._askers, *others)
+        work.requesters = work.requesters.union(*(other.requesters for other in others))
         return work
 
     def taint(self, source: str) -> None:

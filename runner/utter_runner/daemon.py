@@ -152,6 +152,7 @@ class Daemon:
             timeout=runner.confirm_timeout_ms / 1000,
             emit=emit,
             self_confirm=config.policy.self_confirm,
+            plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
         )
         self._context = ContextCache(self._supervisor)
         self._gate = ActionGate(

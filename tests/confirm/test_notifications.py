@@ -200,6 +200,18 @@ async def test_a_server_that_talks_nonsense_abstains(bus: PrivateBus, answers: d
     assert question.verdict == Verdict(approved=True, why="it was approved")
 
 
+async def test_a_server_that_hangs_does_not_hold_up_whoever_answers(
+    bus: PrivateBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utter_runner.confirm.bus.CALL_SECONDS", 1000.0)
+    person = Person()
+    with NotificationServer(bus.address, answers={"Notify": None}) as server:
+        async with asked(bus, person) as question:
+            await shown_by(server)
+            person.say(answer=True)
+    assert question.verdict == Verdict(approved=True, why="it was approved")
+
+
 async def test_a_server_that_dies_abstains(bus: PrivateBus, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "utter_runner.confirm")
     async with asked(bus) as question:

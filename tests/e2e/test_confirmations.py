@@ -84,6 +84,25 @@ def test_a_plugins_question_is_no_action_and_may_be_answered_where_it_came_from(
         assert asked == ['The plugin asker asks: "Another timer?"']
 
 
+def test_what_a_plugin_does_for_a_client_is_the_clients(tmp_path: Path) -> None:
+    act = {"method": "host.action", "params": {**STEP, "request": "$"}}
+    plugin = asking(
+        "asker",
+        {
+            "kind": "router",
+            "hello": {"provides": ["router.plan@1"]},
+            "on": {"router.plan": {"asks": [act], "result": {"steps": []}}},
+        },
+    )
+    with Daemon(tmp_path, POLICY + ACTOR + plugin) as daemon, daemon.client() as client:
+        asked: list[Any] = []
+        client.on_request("host.confirm", lambda params: asked.append(params) or {"approved": True})
+        with client.subscribe("runner.events") as events:
+            client.call("runner.command", {"utterance": "x"}, timeout=30)
+            ended = next(one for one in events if one["event"] == "confirm" and one["state"] != "asked")
+        assert (ended["state"], asked) == ("denied", [])
+
+
 def test_a_terminal_that_waits_answers_and_says_what_became(tmp_path: Path) -> None:
     with Daemon(tmp_path, POLICY + ACTOR) as daemon:
         env = {**daemon.env, "UTTER_SOCKET": str(daemon.socket)}
@@ -106,7 +125,8 @@ def test_a_terminal_that_waits_answers_and_says_what_became(tmp_path: Path) -> N
             # It goes on waiting.
             again = Acting(daemon)
             again.start()
-            terminal.wait_for("Approved.\r\nThe runner asks before it acts:")
+            terminal.wait_for(f"Approved.\r\nThe runner asks before it acts:\r\n  {TEXT}\r\nDo it?")
+            terminal.wait_for("[y/N] ", after="Approved.")
             terminal.type("n\n")
             terminal.wait_for("Declined.")
             again.end()

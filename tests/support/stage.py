@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from utter_protocol.errors import RpcError
     from utter_protocol.methods import CommandResult, ConfirmParams, PlannedStep
     from utter_runner.policy import Decision, Origin, PolicyRules
+    from utter_runner.rpc.requesters import Requester
 
 DONE = {"ok": True, "detail": "Done."}
 SILENT = object()
@@ -45,7 +46,8 @@ class Person:
         self._said = trio.Event()
         self._was_asked = trio.Event()
 
-    requester = None
+    requester: Requester | None = None
+    digest = ""
 
     def withhold(self, params: ConfirmParams) -> None:
         self.withheld.append(params)
@@ -67,7 +69,7 @@ class Person:
         if isinstance(answer, Exception):
             raise answer
         assert not isinstance(answer, str)
-        return None if answer is None else ConfirmResult(approved=answer)
+        return None if answer is None else ConfirmResult(approved=answer, digest=self.digest)
 
     async def wait_asked(self) -> None:
         """Wait for the first question."""

@@ -44,16 +44,27 @@ class Bus:
         self._signals: deque[Signal] = deque(maxlen=MAX_SIGNALS)
 
     async def call(self, message: Message) -> tuple[str, tuple[Any, ...]]:
-        """Call a method; return who answered, by its unique name, and what.
+        """Call a method; return what `reply` does, and raise as it does."""
+        return await self.reply(await self.send(message))
+
+    async def send(self, message: Message) -> int:
+        """Call a method without waiting; return what `reply` takes. Raises BusError: the bus is gone."""
+        serial: int = next(self._connection.outgoing_serial)
+        try:
+            await self._connection.send(message, serial=serial)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise BusError(f"the session bus went away: {error}") from None
+        return serial
+
+    async def reply(self, serial: int) -> tuple[str, tuple[Any, ...]]:
+        """Wait for the answer to a call; return who answered, by its unique name, and what.
 
         Raises:
             BusError: the answer is an error, there is none in `CALL_SECONDS`, or the bus is gone.
         """
         from jeepney import HeaderFields, MessageType  # noqa: PLC0415 - optional, see the rules above
 
-        serial = next(self._connection.outgoing_serial)
         with trio.move_on_after(CALL_SECONDS):
-            await self._send(message, serial)
             while True:
                 reply = await self._receive()
                 fields = reply.header.fields
@@ -80,12 +91,6 @@ class Bus:
                 str(fields.get(one, "")) for one in (HeaderFields.sender, HeaderFields.interface, HeaderFields.member)
             )
             self._signals.append(Signal(sender, interface, member, tuple(message.body)))
-
-    async def _send(self, message: Message, serial: int) -> None:
-        try:
-            await self._connection.send(message, serial=serial)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise BusError(f"the session bus went away: {error}") from None
 
     async def _receive(self) -> Message:
         try:

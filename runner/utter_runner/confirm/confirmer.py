@@ -1,8 +1,8 @@
 """One question at a time, put to every surface at once; the first answer wins and no answer is "no".
 
 Rules here: the text comes rendered from the policy and is shown as it is; an answer counts only for the digest that was
-asked about; whoever asked for an action is not asked about it; surfaces that cannot ask a person, or fail while they
-try, abstain. Who withdraws a question (by cancelling) has it denied.
+asked about; whoever asked for an action is not asked about it, and plugins are asked about nothing; surfaces that
+cannot ask a person, or fail while they try, abstain. Who withdraws a question (by cancelling) has it denied.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Confirmer:
         timeout: seconds until silence means "no".
         emit: told of every question and its end.
         self_confirm: ask also whoever asked for the action.
+        plugins: returns the pids of plugins, whose connections are never asked.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class Confirmer:
         timeout: float,
         emit: Callable[[dict[str, Any]], None],
         self_confirm: bool = False,
+        plugins: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self._surfaces = surfaces
         self._timeout = timeout
         self._emit = emit
         self._self_confirm = self_confirm
+        self._plugins = plugins
         self._one_at_a_time = trio.Lock()
         self._open: list[_Open] = []
         self._round: Round | None = None
@@ -141,7 +144,7 @@ class Confirmer:
         surfaces = self._surfaces()
         if not surfaces:
             return Verdict(approved=False, why=NOBODY), "denied"
-        asked = Round(params, frozenset() if self._self_confirm else question.requesters)
+        asked = Round(params, frozenset() if self._self_confirm else question.requesters, self._plugins())
         self._round = asked
         try:
             with trio.move_on_after(self._timeout) as scope:

@@ -17,7 +17,7 @@ from utter_protocol.methods import ConfirmResult
 from utter_runner.confirm.bus import BusError, session_bus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from jeepney import Message
 
@@ -84,9 +84,14 @@ class Notifications:
             await bus.call(rule)
         answerable = "actions" in able and fits(params.text)
         shown = notification(params, server, markup="body-markup" in able, answerable=answerable)
-        # Only whoever knows its id can take it away again.
-        with trio.CancelScope(shield=True):
-            _, body = await bus.call(shown)
+        sent = await bus.send(shown)
+        try:
+            _, body = await bus.reply(sent)
+        except trio.Cancelled:
+            # Over already, and only who knows its id can take the notification away again.
+            with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+                await _close(bus, server, bus.reply(sent))
+            raise
         number = _first(body, int)
         self._complained = ""
         try:
@@ -149,8 +154,10 @@ async def _answer(bus: Bus, server: str, number: int) -> bool | None:
                 logger.debug("the notification server said %s %r", signal.member, signal.body)
 
 
-async def _close(bus: Bus, server: str, number: int) -> None:
+async def _close(bus: Bus, server: str, shown: int | Awaitable[tuple[str, tuple[Any, ...]]]) -> None:
+    """Take a notification away, by its id or by what will answer with it."""
     try:
+        number = shown if isinstance(shown, int) else _first((await shown)[1], int)
         await bus.call(_to(server, "CloseNotification", "u", (number,)))
     except BusError as error:
         logger.debug("a notification could not be closed: %s", error)

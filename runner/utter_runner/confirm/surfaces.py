@@ -59,17 +59,21 @@ class Round:
     Args:
         params: what they are asked.
         requesters: who is not asked.
+        plugins: the pids of plugins, which are not asked either: what they show is not the runner's.
 
     Attributes:
         verdict: the first answer; None as long as there is none.
         withheld: whether somebody was not asked because they asked for the action.
     """
 
-    def __init__(self, params: ConfirmParams, requesters: frozenset[Requester]) -> None:
+    def __init__(
+        self, params: ConfirmParams, requesters: frozenset[Requester], plugins: frozenset[int] = frozenset()
+    ) -> None:
         self.verdict: Verdict | None = None
         self.withheld = False
         self._params = params
         self._requesters = requesters
+        self._plugins = plugins
         self._put: list[Surface] = []
         self._may_answer = 0
         self._nursery: trio.Nursery | None = None
@@ -90,6 +94,8 @@ class Round:
             return False
         if surface.requester is not None and surface.requester.is_among(self._requesters):
             self.withheld = True
+            return False
+        if surface.requester is not None and surface.requester.pid in self._plugins:
             return False
         self._put.append(surface)
         self._may_answer += 1

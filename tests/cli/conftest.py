@@ -47,7 +47,7 @@ STATUS: dict[str, Any] = {
     ],
     "hotkeys": {"available": True, "devices": ["AT Keyboard"], "detail": ""},
     "audio": {"capture": "always", "open": True, "device": "Virtual Mic", "faults": 2, "detail": ""},
-    "voice": {"state": "idle", "session": None},
+    "voice": {"state": "idle", "session": "", "vad": "silero"},
     "clients": 1,
     "content_logging": False,
     "warnings": ["Any program of this user may connect."],

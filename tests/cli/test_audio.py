@@ -391,6 +391,13 @@ def test_a_fault_while_it_listens(
     with FakeMicrophone(runner, SAID):
         assert main(["audio", "test", "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["verdict"] == "fault"
+    # What is over is no verdict on what is heard.
+    runner.events.append({"event": "audio", "state": "recovered", "detail": "Audio comes again."})
+    with FakeMicrophone(runner, SAID):
+        assert main(["audio", "test", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["verdict"] == "fine"
+    assert "The device is gone.\nutter: Audio comes again.\n" in told.err
     runner.events = []
     with FakeMicrophone(runner, b""):
         assert main(["audio", "test", "--seconds", "1", "--json"]) == 4

@@ -30,7 +30,7 @@ def test_status_for_people(runner: FakeRunner, capsys: pytest.CaptureFixture[str
         "Clients  1",
         "Keys     AT Keyboard",
         "Audio    open, Virtual Mic, always, 2 faults",
-        "Voice    idle",
+        "Voice    idle, vad silero",
     ]
     assert "Warning  Any program of this user may connect." in shown
     assert max(map(len, shown)) <= 80
@@ -48,7 +48,7 @@ def test_status_of_a_bare_runner(runner: FakeRunner, capsys: pytest.CaptureFixtu
         "uptime_s": 0.4,
         "hotkeys": {"available": False, "detail": "No keyboard may be read. Add yourself to the group input."},
         "audio": {"capture": "on-demand", "open": False, "faults": 1, "detail": "No sound."},
-        "voice": {"state": "listening", "session": "s7"},
+        "voice": {"state": "listening", "session": "s7", "vad": "not installed"},
         "content_logging": True,
     }
     assert main(["status"]) == 0
@@ -57,7 +57,7 @@ def test_status_of_a_bare_runner(runner: FakeRunner, capsys: pytest.CaptureFixtu
     assert shown[4] == "Keys     not available: No keyboard may be read. Add yourself to the group"
     assert shown[5] == "         input."
     assert "Audio    closed, on-demand, 1 fault: No sound." in shown
-    assert "Voice    listening (session s7)" in shown
+    assert "Voice    listening (session s7), vad not installed" in shown
     assert "Log      what is said and shown is written to the log" in shown
     assert "No plugins are configured." in shown
 

@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from support.audio import floats, write_wav
 from support.daemon import Daemon, environment
 from support.pipewire import missing, pipewire_bed
+from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_sdk.client import Client
 
 AUDIO = Path(__file__).parents[1] / "data" / "audio" / "en"
@@ -101,6 +104,53 @@ def test_a_spoken_command_becomes_an_action(tmp_path: Path, source: str, capture
             # Speech that is no command does nothing.
             report, _ = hold_and_say(client, bed, NO_COMMAND)
             assert (report["outcome"], report["results"]) == ("not_understood", [])
+
+
+def followed_by_silence(recording: Path, seconds: float, path: Path) -> Path:
+    """The recording, and after it so much of what a quiet room sounds like."""
+    spoken = floats(wav_to_pcm(recording.read_bytes()))
+    quiet = np.random.default_rng(3).normal(0, 0.0003, round(seconds * 16_000))
+    return write_wav(path, np.concatenate([spoken, quiet]))
+
+
+@pytest.mark.pipewire
+@pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+def test_silence_ends_a_session_that_nobody_holds_and_no_other(tmp_path: Path) -> None:
+    recording = followed_by_silence(NEXT, 3.0, tmp_path / "next.wav")
+    with pipewire_bed(tmp_path) as bed:
+        runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
+        env = {**environment(tmp_path), **bed.environment}
+        # When nothing is played, the microphone delivers zeros.
+        voice = VOICE.format(source="sounddevice", capture="always") + "[voice]\nzeros_ms = 60_000\n"
+        daemon = Daemon(tmp_path, PLUGINS + voice, env=env, quiet=False)
+        daemon.socket = runtime / "utter" / "runner.sock"
+        with daemon, daemon.client() as client:
+            assert client.call("runner.status", {}, timeout=10)["voice"]["vad"] == "silero"
+            wait_for_model(client)
+            events = client.subscribe("runner.events")
+            next(events)
+            session = client.call("ptt.toggle", {}, timeout=10)["session"]
+            playing = bed.play(recording)
+            seen = []
+            for event in events:
+                seen.append(event)
+                if event["event"] == "report":
+                    break
+            assert playing.wait(timeout=60) == 0
+            assert (seen[-1]["report"]["session"], seen[-1]["report"]["outcome"]) == (session, "done"), seen
+            assert seen[-1]["report"]["results"][0]["args"] == {"command": "next"}
+            moments = {event["state"]: event["at"] for event in seen if event["event"] == "session"}
+            # It was not the maximum length.
+            assert moments["recognising"] - moments["listening"] < 55
+            session = client.call("ptt.press", {}, timeout=10)["session"]
+            assert bed.play(recording).wait(timeout=60) == 0
+            held = client.call("runner.status", {}, timeout=10)["voice"]
+            assert (held["state"], held["session"]) == ("listening", session)
+            assert client.call("ptt.release", {}, timeout=10)["session"] == session
+            report = next(event["report"] for event in events if event["event"] == "report")
+            assert (report["session"], report["outcome"]) == (session, "done")
+            assert report["results"][0]["args"] == {"command": "next"}
+            events.close()
 
 
 def test_a_recording_is_a_command_without_any_network(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
+from utter_runner.voice.vad.screen import BACKLOG_MS
 from utter_runner.wasm import host as wasm
 
 REPOSITORY = Path(__file__).parents[2]
@@ -478,6 +479,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "descriptors under way, per peer and direction (`max_unread_fds`)": [descriptors.MAX_UNREAD_FDS],
         "readers of the audio ring that asked to be woken (`max_ring_wakers`)": [MAX_WAKERS],
         "module": [wasm.MAX_MODULE],
+        "audio that waits for voice activity detection, in ms": [BACKLOG_MS],
     }
     documented = {row[0]: [int(number) for number in re.findall(r"`([0-9]+)`", row[2])] for row in rows("## Bounds")}
     assert {name: documented.get(name) for name in code} == code

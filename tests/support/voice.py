@@ -13,7 +13,14 @@ import trio.testing
 
 from utter_protocol.errors import RpcError
 from utter_protocol.methods import CommandResult, SessionReport, StepResult
-from utter_runner.voice.fakes import FakeCommander, FakeCues, FakeFeed, FakeMedia, FakeRecogniser
+from utter_runner.voice.fakes import (
+    FakeCommander,
+    FakeCues,
+    FakeFeed,
+    FakeMedia,
+    FakeRecogniser,
+    FakeVoiceActivity,
+)
 from utter_runner.voice.session import VoiceController
 from utter_runner.voice.settings import VoiceSettings
 
@@ -45,6 +52,7 @@ class Rig:
         cues: seconds that cues sound.
         always_open: the microphone is open all the time, as with `capture = "always"`.
         scripted: the commander does what `say` tells it instead of obeying at once.
+        activity: tells speech from silence; without it nobody does.
         settings: other than default settings.
     """
 
@@ -55,6 +63,7 @@ class Rig:
         always_open: bool = True,
         scripted: bool = False,
         feed: FakeFeed | None = None,
+        activity: FakeVoiceActivity | None = None,
         on_event: Callable[[dict[str, Any]], None] = lambda _: None,
         **settings: Any,
     ) -> None:
@@ -62,6 +71,7 @@ class Rig:
         self.recogniser = FakeRecogniser(*(texts or ("open youtube",)))
         self.commander = FakeCommander(self._follow) if scripted else FakeCommander()
         self.cues = FakeCues(cues)
+        self.activity = activity
         self.media = FakeMedia()
         self.heard_until = -math.inf
         self.events: list[dict[str, Any]] = []
@@ -75,6 +85,7 @@ class Rig:
             recogniser=self.recogniser,
             commander=self.commander,
             cues=self.cues,
+            activity=activity,
             emit=self._emit,
             media=self.media,
             heard_until=lambda: self.heard_until,
@@ -119,6 +130,7 @@ class Rig:
         assert not self.media.held, "players were left paused"
         assert not self.recogniser.open, "an utterance was left open"
         assert not self.commander.running
+        assert self.activity is None or not self.activity.open_now, "an utterance is still followed"
         assert self.controller.status() == {"session": "", "state": "idle"}
         assert sorted(self.opened) == sorted(report.session for report in self.reports)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from support.voice import OK, PERIOD, Rig
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import CommandResult
-from utter_runner.voice.fakes import FakeFeed, numbered
+from utter_runner.voice.fakes import FakeFeed, FakeVoiceActivity, numbered
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
 
 EXAMPLES = settings(deadline=None, derandomize=True, database=None, max_examples=300)
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from utter_runner.voice.recording import Session
 
 RATE, FRAMES, PRE, POST, REACH = 1_600, 32, 480, 320, 3_200
-MAX_MS = 1_000
+MAX_MS = 2_000
+WINDOW, SILENCE, NO_SPEECH = 51, 480, 1_600
 CRASH = RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")
 FAILED = CommandResult(results=[], understood=False)
 
@@ -60,7 +62,7 @@ steps = st.lists(
 class Observed:
     """A rig that is watched: every event and every call of the user updates what the audio of each session must be."""
 
-    def __init__(self, *, tap: str) -> None:
+    def __init__(self, *, tap: str, activity: FakeVoiceActivity | None) -> None:
         self.floor = 0
         self.since: int | None = None
         """From which frame on the next session was asked for."""
@@ -69,7 +71,15 @@ class Observed:
         self.recording: str | None = None
         self.broken: list[Exception] = []
         self.rig = Rig(
-            *["text"] * 50, feed=FakeFeed(rate=RATE), scripted=True, tap=tap, max_ms=MAX_MS, on_event=self.on_event
+            *["text"] * 50,
+            feed=FakeFeed(rate=RATE),
+            activity=activity,
+            scripted=True,
+            tap=tap,
+            max_ms=MAX_MS,
+            silence_ms=SILENCE * 1_000 // RATE,
+            no_speech_ms=NO_SPEECH * 1_000 // RATE,
+            on_event=self.on_event,
         )
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -150,12 +160,40 @@ class Observed:
         self.expect_end(before)
 
     async def tick(self) -> None:
+        before = self.open_ended()
+        held = before is not None and before.state is State.LISTENING
         self.rig.feed.advance(FRAMES)
         await trio.testing.wait_all_tasks_blocked()
+        if before is not None and before.state is State.TAIL:
+            # Time stood still: it was ended by what it heard, or rather did not hear.
+            assert not held
+            self.check_pause(before)
+        self.expect_end(before)
         before = self.open_ended()
         await trio.sleep(PERIOD)
         await trio.testing.wait_all_tasks_blocked()
+        if before is not None and before.state is State.TAIL:
+            # Time passed and nothing was heard: it was the maximum length.
+            assert trio.current_time() >= before.opened_at + MAX_MS / 1_000
         self.expect_end(before)
+        self.check_latched()
+
+    def check_pause(self, session: Session) -> None:
+        """It was quiet for as long as it must be: after speech, or since the session began."""
+        assert session.start is not None
+        began, now = session.start + session.lead, self.rig.feed.position
+        told = session.start if session.since is not None else began
+        spoken = [end for start, end in speech_in(self.rig, told, now) if end - start >= 3 * WINDOW]
+        assert now - (max(spoken) if spoken else began) >= SILENCE - WINDOW
+
+    def check_latched(self) -> None:
+        """A session that nobody holds open does not outlast the silence."""
+        session = self.open_ended()
+        if self.rig.activity is None or session is None or session.state is not State.LATCHED or session.start is None:
+            return
+        began, now = session.start + session.lead, self.rig.feed.position
+        quiet_since = max([began, *(end for _, end in speech_in(self.rig, began, now))])
+        assert now - quiet_since <= NO_SPEECH + 2 * WINDOW
 
     def open_ended(self) -> Session | None:
         live = self.rig.controller._sessions
@@ -171,6 +209,23 @@ class Observed:
             await self.rig.controller.listen_wav(numbered(0, 1_000), timeout=4)
 
 
+def speech_in(rig: Rig, first: int, last: int) -> list[tuple[int, int]]:
+    """The spans of speech within some frames, cut there."""
+    spans = rig.activity.speech if rig.activity else []
+    return [(max(a, first), min(b, last)) for a, b in spans if min(b, last) > max(a, first)]
+
+
+def check_finished(rig: Rig, frames: list[int], start: int, end: int) -> None:
+    """Everything was recognised, or everything but silence at its ends."""
+    if rig.activity is None or not (spoken := speech_in(rig, start, end)):
+        assert frames == list(range(start, end))
+        return
+    # Less than a twelfth of a window is not noticed.
+    spoken = [(a, b) for a, b in spoken if b - a > WINDOW // 12]
+    assert frames
+    assert all(frames[0] <= a and b <= frames[-1] + 1 for a, b in spoken)
+
+
 def check_audio(observed: Observed) -> None:
     rig = observed.rig
     last_end = 0
@@ -178,10 +233,17 @@ def check_audio(observed: Observed) -> None:
         assert start >= last_end
         stream = rig.recogniser.streams.get(session)
         frames = rig.frames(session) if stream else []
-        assert frames == list(range(start, start + len(frames)))
+        if frames:
+            assert frames == list(range(frames[0], frames[0] + len(frames)))
+            assert start <= frames[0]
+            assert not end or frames[-1] < end
         if stream and stream.finished:
-            assert frames == list(range(start, end))
-        last_end = max(start + len(frames), end if stream and stream.finished else 0)
+            check_finished(rig, frames, start, end)
+        last_end = max(start, *(frame + 1 for frame in frames[-1:]), end if stream and stream.finished else 0)
+        assert all(
+            chunk.start is not None and chunk.data == numbered(chunk.start, chunk.frames)
+            for chunk in (stream.chunks if stream else [])
+        )
     heard = {event["session"] for event in rig.events if event["event"] == "heard"}
     assert {session for session, _, _ in rig.commander.commands} <= heard
     for report in rig.reports:
@@ -207,8 +269,9 @@ def check_media(observed: Observed) -> None:
     assert set(held) <= observed.expected.keys()
 
 
-async def run(script: list[object], tap: str, players_hang: bool) -> None:
-    observed = Observed(tap=tap)
+async def run(script: list[object], tap: str, players_hang: bool, speech: list[tuple[int, int]] | None) -> None:
+    activity = None if speech is None else FakeVoiceActivity(*speech, window=WINDOW)
+    observed = Observed(tap=tap, activity=activity)
     if players_hang:
         WORLD["players hang"](observed.rig)
     async with observed.rig.running(clocked=False) as nursery:
@@ -229,4 +292,26 @@ def test_what_always_holds(script: list[object], tap: str, players_hang: bool) -
 
     And the players are held in pairs, and by no session that acts.
     """
-    trio.run(run, script, tap, players_hang, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(run, script, tap, players_hang, None, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def spans(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of speech from the silence before each and its length."""
+    ends = list(accumulate(gap + length for gap, length in pieces))
+    return [(end - length, end) for end, (_, length) in zip(ends, pieces, strict=True)]
+
+
+speech = st.lists(st.tuples(st.integers(0, 2_000), st.integers(3 * WINDOW, 2_000)), max_size=8).map(spans)
+# The same as above, and more often time that passes while nobody does anything.
+unattended = st.lists(
+    st.one_of(st.sampled_from(["toggle", "press", "release"]), st.integers(5, 90)), min_size=3, max_size=20
+)
+
+
+@EXAMPLES
+@given(st.one_of(steps, unattended), st.sampled_from(["ignore", "toggle"]), st.booleans(), speech)
+def test_what_always_holds_with_voice_activity(
+    script: list[object], tap: str, players_hang: bool, spoken: list[tuple[int, int]]
+) -> None:
+    """The same; and silence never ends a held key, ends all else in time, and no speech is lost at a session's ends."""
+    trio.run(run, script, tap, players_hang, spoken, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -102,7 +102,7 @@ def judge(figures: Figures, *, lost_s: float, fault: str) -> Verdict:
     Args:
         figures: of what was heard.
         lost_s: seconds of audio that were due and did not arrive.
-        fault: what the runner said that went wrong with the microphone meanwhile, or nothing.
+        fault: what the runner said that went wrong with the microphone and is not over, or nothing.
     """
     if not figures.seconds:
         return _broken("nothing", fault or "No audio came from the microphone.", "`utter status` says what is wrong.")

@@ -58,6 +58,7 @@ class Microphone:
         device: what a person calls it.
         rate: frames per second.
         faults: what went wrong since it was opened.
+        fault: what is wrong now, or nothing.
         heard: frames that were read.
         late_s: seconds of audio that were due by the clock and did not come.
 
@@ -70,6 +71,7 @@ class Microphone:
         self._on_trouble = on_trouble
         self._stack = ExitStack()
         self.faults: list[str] = []
+        self.fault = ""
         self.heard = 0
         self.late_s = 0.0
 
@@ -145,6 +147,7 @@ class Microphone:
         if event.get("event") != "audio" or event.get("state") not in {"fault", "recovered"}:
             return
         detail = str(event.get("detail") or event["state"])
-        if event["state"] == "fault":
+        self.fault = detail if event["state"] == "fault" else ""
+        if self.fault:
             self.faults.append(detail)
         self._on_trouble(detail)

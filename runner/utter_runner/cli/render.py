@@ -138,7 +138,8 @@ def _audio_text(audio: Mapping[str, Any]) -> str:
 
 def _voice_text(voice: Mapping[str, Any]) -> str:
     session = voice.get("session")
-    return f"{voice.get('state', '?')}" + (f" (session {session})" if session else "")
+    vad = voice.get("vad")
+    return f"{voice.get('state', '?')}" + (f" (session {session})" if session else "") + (f", vad {vad}" if vad else "")
 
 
 def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]]) -> None:

@@ -60,4 +60,4 @@ def _listen(client: Client, seconds: float, interrupts: Interrupts) -> tuple[Ver
             lost += piece.lost
     lost_s = max(lost / microphone.rate, microphone.late_s)
     figures = measure(bytes(frames), microphone.rate)
-    return judge(figures, lost_s=lost_s, fault=" ".join(microphone.faults)), figures, lost_s
+    return judge(figures, lost_s=lost_s, fault=microphone.fault), figures, lost_s

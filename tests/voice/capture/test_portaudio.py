@@ -304,7 +304,8 @@ async def test_the_callback_copies_into_the_ring_moves_the_position_and_wakes_an
         nursery.cancel_scope.cancel()
     ring = {
         "RingWriter.write",
-        "RingWriter._copy",
+        "RingPen.write",
+        "RingPen._copy",
         "RingWriter._wake",
         "RingLayout.frame_size",
         "spans",

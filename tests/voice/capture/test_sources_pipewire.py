@@ -100,12 +100,12 @@ async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pit
     bed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int
 ) -> None:
     (tmp_path / ".asoundrc").write_text(
-        f'pcm.stiff {{ type pipewire  rate {rate}  channels 2  hint {{ show on  description "stereo only" }} }}\n',
+        f'pcm.stiff{rate} {{ type pipewire  rate {rate}  channels 2  hint {{ show on  description "Stiff" }} }}\n',
         encoding="utf-8",
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     recording = audio.write_wav(tmp_path / "tone.wav", audio.tone(440, 2))
-    source = PortAudioSource("stiff")
+    source = PortAudioSource(f"stiff{rate}")
     async with capturing(source) as (capture, _):
         # PortAudio may have read its devices before this one was configured; and reads them anew after a failure.
         begun = trio.current_time()

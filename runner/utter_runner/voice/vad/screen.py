@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from utter_runner.voice.recording import Session
     from utter_runner.voice.settings import VoiceSettings
 
-PADDING_MS = 300
-"""What is kept before and after speech, so that no soft sound at its ends is lost."""
+PADDING_MS = 500
+"""What is kept before and after speech, so that no soft sound at its ends is lost. Recognisers also like to have some
+silence around a word: with 300 ms whisper took a short one for another, with 500 ms it did not."""
 BACKLOG_MS = 4_000
 """What may wait to be looked at: with more, the machine is too slow. The longest pre-roll is half of it."""
 
@@ -76,7 +77,8 @@ class Screen:
         while await passage.more():
             if segmenter is None:
                 # The first chunk is there, so it is known where the key went down.
-                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead)
+                foreign = session.lead if session.since is None else 0
+                segmenter = Segmenter(self._lengths(detector.window), lead=session.lead, foreign=foreign)
             if len(passage.unseen) > self._bytes(BACKLOG_MS):
                 log.warning("voice activity detection does not keep up in session %s and is left out", session.id)
                 return
@@ -90,6 +92,7 @@ class Screen:
             return
         if passage.unseen and not passage.decided(segmenter):
             segmenter.add(detector.probability(passage.look(len(passage.unseen))))
+        segmenter.finish()
         passage.settle(segmenter)
         if segmenter.heard:
             passage.drop_rest()

@@ -20,12 +20,14 @@ SPEECH = 0.25
 SILENCE = 0.15
 """Below this it is none; in between it is what the one before it was."""
 DOUBT = 0.07
-"""From this on a window is kept. Noise stayed below 0.05 where this was measured; single words at 5 dB above noise did
-not reach `SPEECH`, but 0.1."""
+"""From this on a window may be speech. Single words at 5 dB above noise did not reach `SPEECH` where this was measured,
+but 0.1; noise passed this now and then, for a window."""
+DOUBT_WINDOWS = 2
+"""So many in a row are kept, or one at an end of the utterance."""
 SPEECH_WINDOWS = 2
-"""So many windows of speech in a row make it certain."""
+"""So many windows of speech make it certain."""
 SILENCE_WINDOWS = 3
-"""So many without end it."""
+"""So many in a row without any end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +52,19 @@ class Segmenter:
 
     Args:
         lengths: in frames.
-        lead: frames from before the key went down. Speech in them is kept, but that nothing follows it ends nothing.
+        lead: frames from before the utterance was asked for; only after them it is waited for speech.
+        foreign: frames at the beginning that may have been said to somebody else. Speech in them is kept, but that
+            nothing follows it ends nothing.
     """
 
-    def __init__(self, lengths: Lengths, *, lead: int = 0) -> None:
+    def __init__(self, lengths: Lengths, *, lead: int = 0, foreign: int = 0) -> None:
         self._lengths = lengths
         self._lead = lead
+        self._foreign = foreign
         self._at = 0
         self._speaking = self._heard = False
-        self._loud = self._quiet = 0
-        # The first and the last frame that may be speech; the end of the last speech after the lead.
+        self._loud = self._quiet = self._doubtful = 0
+        # The first and the last frame that may be speech; the end of the last speech that is not foreign.
         self._first: int | None = None
         self._last = 0
         self._spoken_until: int | None = None
@@ -68,15 +73,28 @@ class Segmenter:
         """Take the probability that the next window is speech."""
         start = self._at
         self._at += self._lengths.window
-        if probability >= DOUBT:
-            self._first = start if self._first is None else self._first
-            self._last = self._at
+        self._doubtful = self._doubtful + 1 if probability >= DOUBT else 0
+        if self._doubtful >= DOUBT_WINDOWS or (self._doubtful and start == 0):
+            self._keep()
         self._follow(probability)
         if self._speaking and probability >= SILENCE:
             self._loud += 1
-            self._heard = self._heard or self._loud >= SPEECH_WINDOWS
-            if min(self._loud, (self._at - self._lead) // self._lengths.window) >= SPEECH_WINDOWS:
+            if self._loud >= SPEECH_WINDOWS:
+                self._heard = True
+                # Those before it are near enough to be within the padding.
+                self._keep()
+            if min(self._loud, (self._at - self._foreign) // self._lengths.window) >= SPEECH_WINDOWS:
                 self._spoken_until = self._at
+
+    def finish(self) -> None:
+        """There are no more windows: if the last one may be speech, what would follow it is missing."""
+        if self._doubtful:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._first is None:
+            self._first = self._at - self._doubtful * self._lengths.window
+        self._last = self._at
 
     def _follow(self, probability: float) -> None:
         if probability >= SPEECH:

@@ -31,6 +31,7 @@ from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
+from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.spec import Timing
@@ -117,7 +118,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "audio.devices": (NOTHING, methods.AudioDevices),
     "audio.open": (NOTHING, methods.AudioOpened),
     "audio.close": (NOTHING, NOTHING),
-    "policy.explain": (NOTHING, NOTHING),
+    "policy.explain": (methods.ExplainParams, methods.Explanation),
+    "policy.list": (NOTHING, methods.PolicyListResult),
     "stream.subscribe": (methods.SubscribeParams, methods.SubscribeResult),
     "stream.ack": (methods.StreamAckParams, NOTHING),
     "stream.stop": (methods.StreamStopParams, NOTHING),
@@ -459,6 +461,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "capabilities in one list": [MAX_DECLARED],
         "characters of a capability": [MAX_LENGTH],
         "manifest": [MAX_FILE],
+        "runs of an op within a second, minute or hour (`rate`), at most; none unless configured": [MAX_COUNT],
         "requests that stand upon each other (`max_depth_of_requests`)": [host.MAX_DEPTH],
         "requests of one plugin in flight, of every kind (`max_host_calls`)": [host.MAX_HOST_CALLS],
         "characters of a plugin's question": [host.MAX_QUESTION],

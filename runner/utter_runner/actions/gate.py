@@ -2,9 +2,9 @@
 
 Rules here: nothing else in the runner sends `action.invoke`; what a plugin receives are the canonical arguments of a
 decision, never the proposed ones; after a confirmation the step is judged again and must come out the same, for the
-same epoch of the same plugin and, where it goes to the window in front, for the same window. What was let through
-counts towards the op's rate, and nothing else does. Allowed steps pass without a task of their own. Who submits a step
-is told its end exactly once, and no callback's exception reaches another step.
+same epoch of the same plugin and, where it goes to the window in front, for the same window. What was sent counts
+towards the op's rate, and nothing else does. Allowed steps pass without a task of their own. Who submits a step is told
+its end exactly once, and no callback's exception reaches another step.
 """
 
 from __future__ import annotations
@@ -278,10 +278,6 @@ class ActionGate:
         except RpcError as error:
             reply(None, error)
             return
-        # From here on it counts; what was refused or not confirmed never gets here.
-        rate = self._rules.of(decision.op).rate
-        if rate is not None:
-            self._runs.note(decision.op, rate, trio.current_time())
         if on_phase is not None:
             guarded(on_phase, "acting")
             if submission.cancelled:
@@ -289,12 +285,16 @@ class ActionGate:
                 return
         submission.instance = instance
         submission.epoch = instance.epoch
+        answer: OnReply = reply
         if _injects(instance, decision.op):
-            injected = partial(_injected, reply)
-            submission.request = instance.request(INJECT, encode(decision.args), injected, timeout=timeout, work=part)
-            return
-        params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
-        submission.request = instance.request("action.invoke", params, reply, timeout=timeout, work=part)
+            method, params, answer = INJECT, encode(decision.args), partial(_injected, reply)
+        else:
+            method = "action.invoke"
+            params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
+        submission.request = instance.request(method, params, answer, timeout=timeout, work=part)
+        rate = self._rules.of(decision.op).rate
+        if rate is not None and submission.request is not None:
+            self._runs.note(decision.op, rate, trio.current_time())
 
     async def run_step(
         self,

@@ -180,17 +180,6 @@ def _print_trouble(out: Console, plugin: Mapping[str, Any]) -> None:
         out.print(Text.assemble("  | ", cell(line, "dim")))
 
 
-def print_explanation(out: Console, explanation: Mapping[str, Any]) -> None:
-    """`policy.explain`."""
-    decision = str(explanation.get("decision", "?"))
-    grid = name_grid()
-    grid.add_row("Decision", cell(decision, {"allow": "green", "deny": "red"}.get(decision, "yellow")))
-    grid.add_row("Why", cell(explanation.get("detail", "")))
-    grid.add_row("Rule", cell(explanation.get("rule", "")))
-    grid.add_row("Arguments", cell(document(explanation.get("args", {}))))
-    out.print(grid)
-
-
 def print_context(out: Console, context: Mapping[str, Any]) -> None:
     """Each field of the context: its name, its value, who told it, and its age."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)

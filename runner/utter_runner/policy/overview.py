@@ -57,10 +57,10 @@ def _state(op: str, spec: OpSpec | None, rules: PolicyRules, *, provider: bool) 
     elif wanted := standing(spec, rules):
         made.state, made.rule = "asks", wanted[0]
         made.key = (on or "") if op in OFF_BY_DEFAULT else _asking_key(wanted[0], op, rules)
-    elif on is not None and rules.of(op).enabled:
-        made.key = on
-    elif spec.needs_confirm:
+    elif rules.of(op).confirm == "untrusted" or spec.needs_confirm:
         made.key = f"[policy.ops.{op}] confirm"
+    elif rules.of(op).enabled:
+        made.key = f"[policy.ops.{op}] enabled"
     return made
 
 

@@ -15,7 +15,10 @@ import msgspec
 
 RatePeriod = Literal["second", "minute", "hour"]
 _SECONDS: dict[str, float] = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-_RATE = re.compile(r"([1-9][0-9]{0,3})/(second|minute|hour)")
+_RATE = re.compile(r"([1-9][0-9]{0,8})/(second|minute|hour)")
+
+MAX_COUNT = 9_999
+"""So many times of an op are remembered at most."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -41,8 +44,8 @@ def parse_rate(text: str) -> Rate:
         ValueError: it is not 1 to 9999 per second, minute or hour.
     """
     match = _RATE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a rate such as 10/minute: 1 to 9999 per second, minute or hour.")
+    if match is None or int(match[1]) > MAX_COUNT:
+        raise ValueError(f"{text!r} is not a rate such as 10/minute: 1 to {MAX_COUNT} per second, minute or hour.")
     return Rate(int(match[1]), cast("RatePeriod", match[2]))
 
 

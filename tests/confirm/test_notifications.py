@@ -218,7 +218,8 @@ async def test_a_server_that_dies_abstains(bus: PrivateBus, caplog: pytest.LogCa
         with NotificationServer(bus.address) as server:
             await shown_by(server)
     assert question.verdict == Verdict(approved=False, why="nobody who is connected can ask a person")
-    assert "the notification server went away while it asked" in caplog.text
+    # Which of its ends is noticed depends on whether it had answered by then.
+    assert caplog.text.count("are not shown as notifications") == 1
 
 
 async def test_a_bus_that_dies_abstains(bus: PrivateBus) -> None:

@@ -36,6 +36,7 @@ from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.notifications import Notifications
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.policy.marks import Mark
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
@@ -150,7 +151,15 @@ class Daemon:
             launched=launched,
             inherit=self._inherit,
         )
-        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
+        self._notifications = Notifications(environ) if config.policy.notify else None
+        confirmer = Confirmer(
+            self._surfaces,
+            timeout=runner.confirm_timeout_ms / 1000,
+            emit=emit,
+            self_confirm=config.policy.self_confirm,
+            plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
+        )
+        self._context = ContextCache(self._supervisor)
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -159,6 +168,7 @@ class Daemon:
             confirmer=confirmer,
             emit=emit,
             mark_in=self._mark_in,
+            window=self._context.window,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(
@@ -193,7 +203,6 @@ class Daemon:
         )
         for method in self._data.methods:
             host.serve(method, partial(self._on_data, method), before_admission=True)
-        self._context = ContextCache(self._supervisor)
         host.listen("context.changed", self._context.changed)
         self._host_requests = HostRequests(
             self._supervisor,
@@ -212,6 +221,7 @@ class Daemon:
             registry=self._registry,
             gate=self._gate,
             commands=commands,
+            confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
             microphone=self._voice.microphone,
@@ -436,7 +446,8 @@ class Daemon:
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
-        return self._server.surfaces()
+        surfaces = self._server.surfaces()
+        return surfaces if self._notifications is None else [self._notifications, *surfaces]
 
     # ---- status
 

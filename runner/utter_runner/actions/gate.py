@@ -2,9 +2,9 @@
 
 Rules here: nothing else in the runner sends `action.invoke`; what a plugin receives are the canonical arguments of a
 decision, never the proposed ones; after a confirmation the step is judged again and must come out the same, for the
-same epoch of the same plugin. What was sent counts towards the op's rate, and nothing else does. Allowed steps
-pass without a task of their own. Who submits a step is told its end exactly once, and no callback's exception reaches
-another step.
+same epoch of the same plugin and, where it goes to the window in front, for the same window. What was sent counts
+towards the op's rate, and nothing else does. Allowed steps pass without a task of their own. Who submits a step is told
+its end exactly once, and no callback's exception reaches another step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from utter_protocol.methods import Explanation
 from utter_runner.confirm.confirmer import Question
 from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Allow, Confirm, Deny, Runs, canonical_op, decide, overview
+from utter_runner.policy.builtin import acts_on_window
 from utter_runner.rpc.interface import guarded, internal_error
 from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.work import Work
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
     from utter_runner.policy.marks import Mark
     from utter_runner.rpc.interface import OnReply
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
@@ -83,6 +85,7 @@ class ActionGate:
         confirmer: asks a person.
         emit: told of every decision.
         mark_in: returns the lowest mark that the handles in a piece of JSON have for a plugin that holds them.
+        window: returns what tells the window in front from others; empty where nobody knows.
     """
 
     def __init__(
@@ -95,7 +98,9 @@ class ActionGate:
         confirmer: Confirmer,
         emit: Callable[[dict[str, Any]], None],
         mark_in: Callable[[bytes, str], Mark] = lambda _message, _plugin: "user",
+        window: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
+        self._window = window
         self._supervisor = supervisor
         self._ops = ops
         self._mark_in = mark_in
@@ -146,6 +151,7 @@ class ActionGate:
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
         work: Work | None = None,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> Submission:
         """Judge a step and run it if it may run.
 
@@ -157,9 +163,10 @@ class ActionGate:
             on_phase: told when a person is asked and when the plugin is.
             on_decision: told what was decided.
             work: what the step is part of; None when it is the beginning.
+            requesters: when it is: the clients that asked for it, who may not confirm it.
         """
         submission = Submission()
-        work = work or Work(origin.provenance, origin.session, llm=origin.llm)
+        work = work or Work(origin.provenance, origin.session, llm=origin.llm, requesters=requesters)
         reply = partial(guarded, on_reply)
         decision = self.explain(step, origin)
         self._tell(decision, origin.session)
@@ -180,6 +187,7 @@ class ActionGate:
                 judge_again=partial(self.explain, step, origin),
                 epoch=self._epoch(decision.plugin),
                 session=origin.session,
+                requesters=work.requesters,
                 on_phase=on_phase,
             )
             invoke = partial(self._invoke, submission, decision, reply, work, timeout=timeout, on_phase=on_phase)
@@ -224,6 +232,7 @@ class ActionGate:
         judge_again: Callable[[], Decision],
         epoch: int | None,
         session: str,
+        requesters: frozenset[Requester],
         on_phase: Callable[[GatePhase], None] | None,
     ) -> RpcError | None:
         """Return why the step may not run, or None."""
@@ -234,21 +243,34 @@ class ActionGate:
             provenance=decision.provenance,
             digest=decision.digest,
             session=session,
+            requesters=requesters,
         )
         with scope:
             if on_phase is not None:
                 guarded(on_phase, "confirming")
+            window = await self._target(decision)
             verdict = await self._confirmer.ask(question)
             if not verdict.approved:
-                return _not_confirmed(decision, verdict.why)
+                return _not_confirmed(decision, verdict.why, verdict.rule)
+            if window and window != await self._target(decision):
+                return _not_confirmed(
+                    decision, "the window in front is another one than when it was asked", "window-changed"
+                )
             return self._changed_meanwhile(decision, judge_again(), epoch)
         return _cancelled()
+
+    async def _target(self, decision: Confirm) -> str:
+        if self._window is None or not acts_on_window(decision.op, decision.args):
+            return ""
+        return await self._window()
 
     def _changed_meanwhile(self, decision: Confirm, again: Decision, epoch: int | None) -> RpcError | None:
         if isinstance(again, Deny):
             return denial(again)
-        if again != decision or self._epoch(decision.plugin) != epoch:
-            return _not_confirmed(decision, "it changed while it was being confirmed")
+        if self._epoch(decision.plugin) != epoch:
+            return _not_confirmed(decision, f"{decision.plugin} was restarted meanwhile", "plugin-changed")
+        if again != decision:
+            return _not_confirmed(decision, "it changed while it was being confirmed", "step-changed")
         return None
 
     def _epoch(self, plugin: str) -> int | None:
@@ -300,12 +322,20 @@ class ActionGate:
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
         work: Work | None = None,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> Raw:
         """Submit a step and wait; cancelling the wait withdraws it. Raises RpcError."""
 
         def start(on_reply: OnReply) -> Callable[[], object]:
             return self.submit(
-                step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision, work=work
+                step,
+                origin,
+                on_reply,
+                timeout=timeout,
+                on_phase=on_phase,
+                on_decision=on_decision,
+                work=work,
+                requesters=requesters,
             ).cancel
 
         return await wait_reply(start)
@@ -356,11 +386,12 @@ def denial(decision: Deny) -> RpcError:
     return RpcError(decision.code, decision.detail, decision.data)
 
 
-def _not_confirmed(decision: Confirm, why: str) -> RpcError:
+def _not_confirmed(decision: Confirm, why: str, rule: str = "") -> RpcError:
+    """Return the error of a step without a yes; `rule` is what undid one, else the rule that wanted it is named."""
     return RpcError(
         ErrorCode.NOT_PERMITTED,
         f"{decision.op} was not confirmed: {why}",
-        {"op": decision.op, "rule": decision.rule, "confirmed": False},
+        {"op": decision.op, "rule": rule or decision.rule, "confirmed": False},
     )
 
 

@@ -141,6 +141,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     confirm_ops: list[OpName] = []
     url_schemes: list[UrlScheme] = msgspec.field(default_factory=lambda: ["http", "https", "mailto"])
     ops: dict[OpName, OpConfig] = {}
+    notify: bool = True
+    """Whether confirmations are asked as notifications on the desktop, too."""
+    self_confirm: bool = False
+    """Whether the client that asked for an action may confirm it."""
 
 
 class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ def test_a_flood_of_connections_and_requests_leaves_an_honest_client_served(tmp_
                 sock.close()
             with daemon.client(token) as flood:
                 flood_ids = b"".join(
-                    encode_frame(b'{"jsonrpc":"2.0","method":"stream.ack","params":{"n":%d}}' % n) for n in range(500)
+                    encode_frame(b'{"jsonrpc":"2.0","method":"$/cancel","params":{"id":%d}}' % n) for n in range(500)
                 )
                 raw = socket.socket(socket.AF_UNIX)
                 with raw:

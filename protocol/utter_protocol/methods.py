@@ -130,11 +130,15 @@ class ActionResult(msgspec.Struct, kw_only=True):
 
 
 class Candidate(msgspec.Struct, kw_only=True):
-    """A thing that may be picked by id under screen provenance. `value` becomes the argument."""
+    """A thing that may be picked by id under screen provenance. `value` becomes the argument.
+
+    `plugin` is for `knowledge.catalog`: the id of the only plugin whose ops may be given the value.
+    """
 
     id: str
     value: Any
     label: str = ""
+    plugin: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CatalogResult(msgspec.Struct, kw_only=True):
@@ -354,6 +358,91 @@ class ValidateParams(msgspec.Struct, kw_only=True):
     """`runner.validate_plugin`."""
 
     plugin: str
+
+
+class ExplainParams(msgspec.Struct, kw_only=True):
+    """client -> runner `policy.explain`: a step, and what the runner would know of where it came from."""
+
+    op: str
+    args: dict[str, Any] = {}
+    provenance: Provenance = "user"
+    arg_provenance: dict[str, Provenance] = {}
+    sources: list[str] = []
+    session: str = ""
+    llm: bool = False
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """Answer to `policy.explain`. `rules` are all that want a confirmation, else the one that decided."""
+
+    op: str
+    decision: Literal["allow", "confirm", "deny"]
+    rule: str
+    detail: str
+    args: dict[str, Any]
+    rules: list[str]
+    plugin: str | None = None
+    text: str = ""
+    data: dict[str, Any] = {}
+
+
+class OpState(msgspec.Struct, kw_only=True):
+    """One op in the answer to `policy.list`: what becomes of a step of the user's own, whatever its arguments.
+
+    `key` is the key of the configuration that made it so; empty where none did. `provider` is whether the plugin runs
+    the op when nobody names one; an op that nobody offers has no plugin.
+    """
+
+    op: str
+    plugin: str | None
+    provider: bool
+    side_effect: SideEffect | None
+    state: Literal["on", "off", "asks"]
+    rule: str
+    key: str = ""
+    rate: str | None = None
+
+
+class PolicyListResult(msgspec.Struct, kw_only=True):
+    """Answer to `policy.list {}`."""
+
+    ops: list[OpState]
+
+
+class PermissionState(msgspec.Struct, kw_only=True):
+    """How far a permission is enforced: exactly one of the two is true."""
+
+    name: str
+    enforced: bool
+    advisory: bool
+
+
+class SandboxState(msgspec.Struct, kw_only=True):
+    """What holds a plugin, in `runner.plugins` and `runner.validate_plugin`."""
+
+    wrappers: list[str] = []
+    """The outermost first; none where no sandbox holds it."""
+    permissions: list[PermissionState] = []
+    besides: list[PermissionState] = []
+    """What no plugin gets, in the same form."""
+    reasons: dict[str, str] = {}
+    """For each of both, by name, what was found out."""
+
+
+class ValidateResult(msgspec.Struct, kw_only=True):
+    """Answer to `runner.validate_plugin`."""
+
+    ok: bool
+    negotiated: dict[str, Any]
+    status: str
+    detail: str
+    error: WireError | None
+    unknown_capabilities: list[str]
+    missing_requires: list[str]
+    deprecations: list[dict[str, Any]]
+    warnings: list[str]
+    permissions: list[PermissionState]
+    sandbox: SandboxState
 
 
 class SubscribeParams(msgspec.Struct, kw_only=True):

@@ -27,6 +27,7 @@ from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResu
 from utter_runner import __version__
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
+from utter_runner.actions.rules import policy_rules
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
@@ -43,12 +44,13 @@ from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, PolicyRules
+from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.launch import Inherited
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
@@ -151,12 +153,7 @@ class Daemon:
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
-            rules=PolicyRules(
-                enabled_ops=frozenset(config.policy.enabled_ops),
-                disabled_ops=frozenset(config.policy.disabled_ops),
-                confirm_ops=frozenset(config.policy.confirm_ops),
-                url_schemes=frozenset(config.policy.url_schemes),
-            ),
+            rules=policy_rules(config.policy),
             candidates=self._candidates,
             confirmer=confirmer,
             emit=emit,
@@ -200,6 +197,7 @@ class Daemon:
             timeout=timeout,
         )
         self._host_requests.attach(host)
+        self._assurance = Assurance(specs, environ, str(self._endpoint.path), self._state_changed)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
@@ -213,6 +211,7 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
@@ -246,6 +245,9 @@ class Daemon:
         for topic in (self._events, self._level, self._partials, self._finals):
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
+
+    def _state_changed(self) -> None:
+        self._events.emit({"event": "state", "status": self.status()})
 
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
@@ -305,7 +307,9 @@ class Daemon:
         nursery.start_soon(supervise)
         await started.wait()
         self._state = "ready"
-        self._events.emit({"event": "state", "status": self.status()})
+        self._state_changed()
+        # Not before: it would take the time of plugins that start.
+        nursery.start_soon(self._assurance.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -421,7 +425,8 @@ class Daemon:
             yield f"The socket file {self._endpoint.path} is gone or another one lies there: restart the runner."
 
     def _plugin_status(self, instance: Instance) -> dict[str, Any]:
-        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id))}
+        sandbox = self._assurance.describe(instance.id, instance.permissions)
+        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
 
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""

@@ -47,17 +47,6 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _load_config(path: Path) -> Config:
-    config = load_config(path)
-    if config.security.enforce:
-        problem = (
-            f"{path}: [security] enforce = true: this version cannot confine plugins and does not pretend to. "
-            "Set it to false to run them with your own rights."
-        )
-        raise ConfigError([problem])
-    return config
-
-
 def plugin_specs(
     config: Config, environ: Mapping[str, str], *, thorough: bool = False
 ) -> tuple[list[PluginSpec], list[str]]:
@@ -84,6 +73,11 @@ def plugin_specs(
             problems += wrong
         else:
             specs.append(spec)
+    if config.security.enforce:
+        from utter_runner.supervision.sandbox.confine import confine  # noqa: PLC0415 - not loaded where nobody wants it
+
+        specs, refused = confine(specs, config, environ)
+        problems += refused
     return specs, problems
 
 
@@ -135,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     path = options.config or default_config_path(os.environ)
     try:
-        config = _load_config(path)
+        config = load_config(path)
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
         return EXIT_USAGE

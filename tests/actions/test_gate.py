@@ -31,7 +31,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import Op, PlannedStep
 from utter_runner.actions.gate import ActionGate, decision_name, denial
 from utter_runner.confirm.confirmer import Confirmer
-from utter_runner.policy import Allow, Confirm, Decision, Deny, Origin, PolicyRules, decide
+from utter_runner.policy import Allow, Confirm, Decision, Deny, OpRule, Origin, PolicyRules, Rate, decide
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 
 if TYPE_CHECKING:
@@ -610,6 +610,119 @@ async def test_what_is_cancelled_already_reaches_nobody(proposed: PlannedStep) -
         assert scope.cancelled_caught
         await settle()
     assert (stage.plugin.received, person.asked, stage.events) == ([], [], [])
+
+
+# ---- rates
+
+
+def limited(op: str, rate: Rate) -> PolicyRules:
+    return PolicyRules(enabled_ops=EVERYTHING_ON.enabled_ops, ops={op: OpRule(rate=rate)})
+
+
+async def test_an_op_runs_as_often_as_its_rate_allows(autojump_clock: MockClock) -> None:
+    stage = Stage(rules=limited("mute", Rate(2, "minute")))
+
+    async def submit(proposed: PlannedStep = MUTE) -> Ending:
+        ending = stage.submit(proposed)
+        await ending.wait()
+        return ending
+
+    for _ in range(2):
+        assert (await submit()).result == DONE
+        await trio.sleep(10)
+    refused = await submit()
+    assert refused.error.code == ErrorCode.NOT_PERMITTED
+    assert refused.error.data == {
+        "rule": "rate",
+        "op": "mute",
+        "bound": "rate",
+        "limit": 2,
+        "per": "minute",
+        "retry_after_ms": 40_000,
+    }
+    # Others are not held up, and what was refused does not count.
+    assert (await submit(step("free"))).result == DONE
+    await trio.sleep(39.9)
+    assert (await submit()).error.data["retry_after_ms"] in {100, 101}
+    await trio.sleep(0.2)
+    assert (await submit()).result == DONE
+    assert (await submit()).error.data["rule"] == "rate"
+    assert [one.params["op"] for one in stage.plugin.received] == ["mute", "mute", "free", "mute"]
+
+
+async def test_what_was_explained_denied_or_not_confirmed_does_not_count(autojump_clock: MockClock) -> None:
+    rules = limited("wipe", Rate(1, "hour"))
+    no, yes = Person(answer=False), Person(answer=True)
+    stage = Stage(no, rules=rules)
+    async with stage.running():
+        for _ in range(3):
+            assert isinstance(stage.gate.explain(WIPE, USER), Confirm)
+        for proposed in (WIPE, step("wipe", {"disk": 1})):
+            ending = stage.submit(proposed)
+            await ending.wait()
+            assert ending.error.data["rule"] != "rate"
+        stage.persons[:] = [yes]
+        confirmed = stage.submit(WIPE)
+        await confirmed.wait()
+        assert confirmed.result == DONE
+        again = stage.submit(WIPE)
+        await again.wait()
+        assert again.error.data["rule"] == "rate"
+    # Nobody is asked about what may not run anyway.
+    assert len(yes.asked) == 1
+
+
+async def test_of_two_that_were_asked_about_only_as_many_run_as_the_rate_allows() -> None:
+    person = Person(answer=True)
+    stage = Stage(person, rules=limited("wipe", Rate(1, "hour")))
+    async with stage.running():
+        endings = [stage.submit(WIPE), stage.submit(WIPE)]
+        assert all(isinstance(ending.decisions[0], Confirm) for ending in endings)
+        for ending in endings:
+            await ending.wait()
+    assert sorted(ending.replies[0][1] is None for ending in endings) == [False, True]
+    (refused,) = [ending.error for ending in endings if ending.replies[0][1] is not None]
+    assert refused.data["rule"] == "rate"
+    assert len(stage.plugin.received) == 1
+
+
+async def test_what_could_not_be_sent_does_not_count() -> None:
+    stage = Stage(rules=limited("mute", Rate(1, "hour")))
+    stage.plugin.die()
+    down = stage.submit(MUTE)
+    await down.wait()
+    assert down.error.code == ErrorCode.PLUGIN_FAILED
+    stage.plugin.start()
+    up = stage.submit(MUTE)
+    await up.wait()
+    assert up.result == DONE
+
+
+# ---- what a language model had a part in
+
+
+async def test_a_command_that_a_model_made_never_gets_to_a_person_unless_the_user_wants_it() -> None:
+    person = Person(answer=True)
+    model = Origin(provenance="user", session=SESSION, llm=True)
+    stage = Stage(person)
+    async with stage.running():
+        denied = stage.submit(TERMINAL, model)
+        await denied.wait()
+        assert denied.error.code == ErrorCode.UNTRUSTED_PROVENANCE
+        assert denied.error.data == {"rule": "command-from-llm", "op": "terminal"}
+        assert person.asked == []
+        set_rules(stage, PolicyRules(ops={"terminal": OpRule(enabled=True, from_llm=True)}))
+        allowed = stage.submit(TERMINAL, model)
+        await allowed.wait()
+    assert allowed.result == DONE
+    (question,) = person.asked
+    assert question.text == "Run in a terminal: ls\nA language model had a part in this."
+
+
+async def test_the_overview_is_of_the_rules_that_the_gate_judges_by() -> None:
+    stage = Stage(rules=limited("mute", Rate(2, "minute")))
+    found = {one.op: (one.state, one.rate) for one in stage.gate.overview()}
+    assert (found["mute"], found["terminal"]) == (("on", "2/minute"), ("asks", None))
 
 
 # ---- the property

@@ -92,6 +92,6 @@ def test_sessions(outcome: str | None, results: list[dict[str, Any]], expected: 
     assert of_session({"outcome": outcome, "results": results}) == expected
 
 
-@pytest.mark.parametrize(("decision", "expected"), [("allow", 0), ("confirm", 0), ("deny", 3)])
+@pytest.mark.parametrize(("decision", "expected"), [("allow", 0), ("confirm", 5), ("deny", 3), ("new", 1)])
 def test_explanations(decision: str, expected: int) -> None:
     assert of_explanation({"decision": decision}) == expected

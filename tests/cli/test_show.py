@@ -1,4 +1,4 @@
-"""status, plugins, events, policy explain and version."""
+"""status, plugins, events and version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from utter_protocol.errors import RpcError
 from utter_runner.cli import main
 from utter_runner.cli.render import duration
 
@@ -154,42 +153,6 @@ def test_a_count_that_is_none(runner: FakeRunner, capsys: pytest.CaptureFixture[
     assert runner.calls == []
 
 
-@pytest.mark.parametrize(("decision", "code"), [("allow", 0), ("confirm", 0), ("deny", 3)])
-def test_explain(runner: FakeRunner, capsys: pytest.CaptureFixture[str], decision: str, code: int) -> None:
-    answer = {"decision": decision, "rule": "scheme", "detail": "Because \x1b.", "args": {"url": "https://a/"}}
-    runner.answers["policy.explain"] = answer
-    arguments = ["policy", "explain", "open_url", '{"url": "https://a"}', "--provenance", "screen"]
-    assert main(arguments) == code
-    assert lines(capsys) == [
-        f"Decision   {decision}",
-        r"Why        Because \x1b.",
-        "Rule       scheme",
-        'Arguments  {"url":"https://a/"}',
-    ]
-    assert main([*arguments, "--json"]) == code
-    assert json.loads(capsys.readouterr().out) == answer
-    assert runner.calls[0] == (
-        "policy.explain",
-        {"op": "open_url", "args": {"url": "https://a"}, "provenance": "screen"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("{", "The arguments are not JSON: "),
-        ("[1]", "The arguments must be a JSON object"),
-        ("3", "must be a JSON object"),
-    ],
-)
-def test_explain_wrong_arguments(
-    runner: FakeRunner, capsys: pytest.CaptureFixture[str], arguments: str, complaint: str
-) -> None:
-    assert main(["policy", "explain", "open_url", arguments]) == 2
-    assert complaint in capsys.readouterr().err
-    assert runner.calls == []
-
-
 def test_version(runner: FakeRunner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["version"]) == 0
     shown = lines(capsys)
@@ -201,12 +164,6 @@ def test_version(runner: FakeRunner, capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["version", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["protocol"], document["abi"], document["runner"]) == ("1.0", 1, None)
-
-
-def test_an_older_runner_without_the_method(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
-    runner.answers["policy.explain"] = RpcError(-32601, "policy.explain: no such method")
-    assert main(["policy", "explain", "open_url"]) == 4
-    assert capsys.readouterr().err == "utter: policy.explain: no such method\n"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 from msgspec import Raw
 
 from support.clients import Client, House, house, settle
@@ -15,7 +16,7 @@ from support.stage import DONE, SILENT, Person, assert_paired
 from utter_protocol.capabilities import Deprecation, Entry, Registry
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.framing import encode_frame
-from utter_protocol.methods import HealthResult
+from utter_protocol.methods import Candidate, HealthResult
 from utter_protocol.versions import Negotiated
 from utter_runner.supervision.dialect import Handshake
 
@@ -175,7 +176,51 @@ async def test_explain_says_what_would_be_decided_and_does_nothing(tmp_path: Pat
         ]
         assert [one["args"] for one in explained] == [{"url": "http://a.b/"}, {}, {"disk": "sda"}]
         assert all(one["detail"] for one in explained)
+        assert [one["rules"] for one in explained] == [["allowed"], ["screen-authored-argument"], ["destructive"]]
+        assert [one["plugin"] for one in explained] == ["desktop", None, "desktop"]
+        assert [one["text"] for one in explained] == ["", "", 'Do "wipe" with disk = "sda"']
+        assert [one["data"].get("field") for one in explained] == [None, "url", None]
     assert (made.plugin.received, made.persons[0].asked, made.events) == ([], [], [])
+
+
+async def test_explain_takes_where_a_step_comes_from(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        client = await made.client()
+        fresh: dict[str, Any] = {
+            "source": "user",
+            "owner": "x",
+            "session": SESSION,
+            "ttl_s": 600.0,
+            "plugin": "desktop",
+        }
+        made.candidates.record([Candidate(id="new", value="https://a.org/")], now=trio.current_time(), **fresh)
+        mine = {"op": "open_url", "args": {"url": {"select": "new"}}, "provenance": "screen"}
+        pick = {"op": "open_url", "args": {"url": {"select": "youtube"}}}
+        command = {"op": "terminal", "args": {"command": "ls"}}
+        expected = [
+            ({**pick, "arg_provenance": {"url": "screen"}}, "allowed"),
+            ({**pick, "sources": ["clipboard"]}, "allowed"),
+            (pick, "arguments"),
+            ({**pick, "arg_provenance": {"app": "screen"}}, "arg-provenance"),
+            ({**mine, "session": SESSION}, "allowed"),
+            (mine, "unknown-candidate"),
+            ({**command, "sources": ["user", "config"]}, "always-confirm"),
+            ({**command, "sources": ["context.snapshot"]}, "command-from-screen"),
+            ({**command, "llm": True}, "command-from-llm"),
+        ]
+        for params, rule in expected:
+            assert (await client.call("policy.explain", params))["rule"] == rule, params
+    assert made.plugin.received == []
+
+
+async def test_the_list_of_ops(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        client = await made.client()
+        ops = (await client.call("policy.list"))["ops"]
+        assert [one["op"] for one in ops] == sorted(one["op"] for one in ops)
+        assert {"op": "wipe", "plugin": "desktop", "provider": True, "side_effect": "destructive"}.items() <= next(
+            one for one in ops if one["op"] == "wipe"
+        ).items()
 
 
 def handshake(**fields: Any) -> Handshake:
@@ -214,6 +259,12 @@ async def test_validate_says_what_is_wrong_with_a_plugin(tmp_path: Path) -> None
                 {"name": "network", "enforced": False, "advisory": True},
                 {"name": "gpu", "enforced": False, "advisory": True},
             ],
+            "sandbox": {
+                "wrappers": [],
+                "permissions": answer["permissions"],
+                "besides": [],
+                "reasons": dict.fromkeys(("network", "gpu"), "no sandbox holds it: it has all of your rights"),
+            },
         }
         made.plugin.handshake = handshake(requires=("router.plan@1", "fs.tmp@1"))
         assert (await validate())["ok"] is True

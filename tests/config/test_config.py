@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from utter_protocol.manifest import ID_PATTERN
-from utter_runner.config import Config, ConfigError, PluginConfig, SocketConfig, load_config, parse_config
+from utter_runner.config import Config, ConfigError, OpConfig, PluginConfig, SocketConfig, load_config, parse_config
 from utter_runner.config.load import MAX_BYTES, MAX_PROBLEMS
 from utter_runner.config.schema import FORBIDDEN_SCHEMES, PluginId
 from utter_runner.policy import PolicyRules, canonical_op, urls
@@ -301,6 +301,10 @@ def test_the_example_holds_every_key_and_the_defaults_are_what_it_says() -> None
         if section in {"plugin", "socket"}:
             continue
         for key, value in table.items():
+            if key == "ops":
+                ((_, op),) = value.items()
+                assert set(op) == set(OpConfig.__struct_fields__)
+                continue
             assert getattr(default, key) in (None, value), f"[{section}] {key}"
 
 

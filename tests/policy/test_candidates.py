@@ -11,15 +11,15 @@ from utter_runner.policy import CandidateLimitError, CandidateStore
 from utter_runner.policy.candidates import MAX_ID, MAX_VALUE_BYTES
 
 GLOBAL: dict[str, Any] = {"source": "knowledge", "owner": "commands", "now": 0.0}
-MINE: dict[str, Any] = {"source": "user", "owner": "mine", "session": "s1", "ttl_s": 10.0, "now": 0.0}
+MINE: dict[str, Any] = {"source": "user", "owner": "mine", "session": "s1", "ttl_s": 10.0, "now": 0.0, "plugin": "p"}
 
 
 def one(name: str, value: Any = "value") -> list[Candidate]:
     return [Candidate(id=name, value=value)]
 
 
-def value(store: CandidateStore, name: str, session: str = "s1", now: float = 1.0) -> Any:
-    found = store.resolve(name, session, now)
+def value(store: CandidateStore, name: str, session: str = "s1", now: float = 1.0, plugin: str | None = "p") -> Any:
+    found = store.resolve(name, session, now, plugin=plugin)
     return None if found is None else found.value
 
 
@@ -29,7 +29,7 @@ def test_global_ones_serve_every_session_and_those_of_a_session_only_it() -> Non
     store.record(one("b", 2), **MINE)
     assert [value(store, "a", session) for session in ("s1", "s2", "")] == [1, 1, 1]
     assert [value(store, "b", session) for session in ("s1", "s2", "")] == [2, None, None]
-    assert store.resolve("c", "s1", 1.0) is None
+    assert store.resolve("c", "s1", 1.0, plugin="p") is None
 
 
 def test_a_session_s_own_comes_first() -> None:
@@ -38,7 +38,7 @@ def test_a_session_s_own_comes_first() -> None:
     store.record(one("a", 2), **MINE)
     assert value(store, "a", "s1") == 2
     assert value(store, "a", "s2") == 1
-    found = store.resolve("a", "s1", 1.0)
+    found = store.resolve("a", "s1", 1.0, plugin="p")
     assert found is not None
     assert found.source == "user"
 
@@ -73,7 +73,30 @@ def test_scopes_that_a_source_may_not_have() -> None:
         store.record(one("a"), source="user", owner="mine", now=0.0, ttl_s=1.0)
     with pytest.raises(ValueError, match="need a time to live"):
         store.record(one("a"), source="user", owner="mine", now=0.0, session="s1")
+    with pytest.raises(ValueError, match="need the plugin whose ops may be given them"):
+        store.record(one("a"), source="user", owner="mine", now=0.0, session="s1", ttl_s=1.0)
     assert len(store) == 0
+
+
+def test_what_was_recorded_for_a_plugin_is_for_no_other() -> None:
+    store = CandidateStore()
+    store.record(one("mine", 1), **MINE)
+    store.record([*one("any", 2), Candidate(id="named", value=3, plugin="q")], **GLOBAL)
+    for plugin, found in (("p", [1, 2, None]), ("q", [None, 2, 3]), ("", [None, 2, None]), (None, [None, 2, None])):
+        assert [value(store, name, plugin=plugin) for name in ("mine", "any", "named")] == found
+
+
+def test_who_records_a_session_s_own_says_for_whom_and_not_the_candidate() -> None:
+    store = CandidateStore()
+    store.record([Candidate(id="a", value=1, plugin="q")], **MINE)
+    assert (value(store, "a", plugin="p"), value(store, "a", plugin="q")) == (1, None)
+
+
+def test_one_of_the_session_for_another_plugin_does_not_hide_the_global_one() -> None:
+    store = CandidateStore()
+    store.record(one("a", 1), **GLOBAL)
+    store.record(one("a", 2), **MINE)
+    assert (value(store, "a", plugin="p"), value(store, "a", plugin="q")) == (2, 1)
 
 
 def test_an_id_stays_with_its_first_owner_until_that_forgets_it() -> None:

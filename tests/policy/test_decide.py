@@ -11,17 +11,41 @@ import pytest
 
 from support.policy import CANDIDATE_STORE, EVERYTHING_ON, NOW, OPS, SCREEN, SESSION, USER, judge, step
 from utter_protocol.methods import Op, PlannedStep, Provenance
-from utter_runner.policy import Allow, Confirm, Deny, OpRegistry, Origin, PolicyRules, decide, render, step_digest
+from utter_runner.policy import (
+    Allow,
+    Confirm,
+    Deny,
+    OpRegistry,
+    OpRule,
+    Origin,
+    PolicyRules,
+    confirmations,
+    decide,
+    render,
+    step_digest,
+)
 from utter_runner.policy import decide as decide_function
 
 YOUTUBE = "https://www.youtube.com/"
 PICK = {"select": "youtube"}
 OFF = PolicyRules(disabled_ops=frozenset({"action.open_url", "terminal"}), enabled_ops=frozenset({"terminal"}))
 ASKING = PolicyRules(confirm_ops=frozenset({"action.media"}))
+EXAMPLE_ORG = {"properties": {"url": {"pattern": "^https?://example\\.org/"}}}
 OTHER = Origin(provenance="user", session=SESSION, plugin="other")
 SEEN = Origin(provenance="user", session=SESSION, sources=("user", "context.snapshot"))
 LONG = "a" * (render.MAX_SHOWN + 1)
 BASE = PolicyRules()
+MODEL = Origin(provenance="user", session=SESSION, llm=True)
+MODEL_SEEN = Origin(provenance="screen", session=SESSION, llm=True)
+TERMINAL_FROM_LLM = PolicyRules(
+    ops={"terminal": OpRule(enabled=True, from_llm=True), "action.input": OpRule(enabled=True)}
+)
+
+
+def only(op: str, **said: Any) -> PolicyRules:
+    """Rules that say something of one op, with everything on."""
+    return PolicyRules(enabled_ops=EVERYTHING_ON.enabled_ops, ops={op: OpRule(**said)})
+
 
 # step, origin, rules, code, rule, what data holds besides
 DENIED: list[tuple[PlannedStep, Origin, PolicyRules, int, str, dict[str, Any]]] = [
@@ -48,6 +72,20 @@ DENIED: list[tuple[PlannedStep, Origin, PolicyRules, int, str, dict[str, Any]]] 
     ),
     (step("input", {"text": "hi"}, "screen"), USER, BASE, -32006, "command-from-screen", {"op": "input"}),
     (step("niri", {"action": {"select": "spawn"}}), SCREEN, EVERYTHING_ON, -32006, "command-from-screen", {}),
+    (step("terminal", {"command": "ls"}), MODEL, EVERYTHING_ON, -32006, "command-from-llm", {"op": "terminal"}),
+    # Who had a part in it comes before enablement, too, and the screen before the model.
+    (step("terminal", {"command": "ls"}), MODEL, BASE, -32006, "command-from-llm", {}),
+    (step("terminal", {"command": "ls"}), MODEL_SEEN, TERMINAL_FROM_LLM, -32006, "command-from-screen", {}),
+    (step("input", {"text": "hi"}), MODEL, TERMINAL_FROM_LLM, -32006, "command-from-llm", {"op": "input"}),
+    (step("action.niri", {"action": "spawn-sh"}), MODEL, EVERYTHING_ON, -32006, "command-from-llm", {"op": "niri"}),
+    (
+        step("niri", {"action": "SpawnSh"}),
+        MODEL,
+        PolicyRules(ops={"terminal": OpRule(from_llm=True)}),
+        -32003,
+        "op-not-enabled",
+        {"field": "action"},
+    ),
     (step("open_url", {"url": YOUTUBE}), SCREEN, BASE, -32006, "screen-authored-argument", {"field": "url"}),
     (step("open_url", {"url": YOUTUBE}), SCREEN, OFF, -32006, "screen-authored-argument", {}),
     (step("nobody", {"x": 1}), SCREEN, BASE, -32006, "screen-authored-argument", {"field": "x"}),
@@ -78,6 +116,17 @@ DENIED: list[tuple[PlannedStep, Origin, PolicyRules, int, str, dict[str, Any]]] 
     (step("niri", {"action": "spawn-sh", "args": ["ls"]}), USER, BASE, -32003, "op-not-enabled", {"field": "action"}),
     (step("niri", {"action": "SpawnSh"}), USER, BASE, -32003, "op-not-enabled", {}),
     (step("niri", {"action": "load-config-file"}), USER, OFF, -32003, "op-not-enabled", {}),
+    (step("mute"), USER, only("action.mute", enabled=False), -32003, "op-disabled", {"op": "mute"}),
+    (step("terminal", {"command": "ls"}), USER, only("terminal", enabled=False), -32003, "op-disabled", {}),
+    (step("niri", {"action": "spawn"}), USER, only("terminal", enabled=False), -32003, "op-not-enabled", {}),
+    (
+        step("mute"),
+        USER,
+        PolicyRules(disabled_ops=frozenset({"mute"}), ops={"mute": OpRule(enabled=True)}),
+        -32003,
+        "op-disabled",
+        {},
+    ),
     (step("nobody"), USER, BASE, -32005, "no-provider", {"op": "nobody"}),
     (step("nobody", {"x": PICK}), SCREEN, BASE, -32005, "no-provider", {}),
     (step("media", {"command": "play"}), OTHER, BASE, -32005, "no-provider", {"plugin": "other"}),
@@ -94,6 +143,34 @@ DENIED: list[tuple[PlannedStep, Origin, PolicyRules, int, str, dict[str, Any]]] 
     (step("open_url", {"url": "file:///etc/passwd"}), USER, BASE, -32003, "url", {"field": "url", "reason": "scheme"}),
     (step("ensure_url", {"url": {"select": "script"}}), SCREEN, BASE, -32003, "url", {"reason": "scheme"}),
     (step("open_url", {"url": "https://a:b@c/"}), USER, BASE, -32003, "url", {"reason": "credentials"}),
+    (
+        step("open_url", {"url": "http://a.org"}),
+        USER,
+        only("open_url", schemes=frozenset({"https"})),
+        -32003,
+        "url",
+        {"field": "url", "reason": "scheme"},
+    ),
+    # What the op says comes on top of what is configured for all, and not instead of it.
+    (
+        step("ensure_url", {"url": "tel:1"}),
+        USER,
+        only("ensure_url", schemes=frozenset({"tel"})),
+        -32003,
+        "url",
+        {"reason": "scheme"},
+    ),
+    (
+        step("open_url", {"url": "HTTPS://EXAMPLE.com"}),
+        USER,
+        only("open_url", schema=EXAMPLE_ORG),
+        -32003,
+        "configured-schema",
+        {"field": "url"},
+    ),
+    (step("mute"), USER, only("mute", schema={"required": ["why"]}), -32003, "configured-schema", {"field": "why"}),
+    # The plugin's own schema is asked first, and still.
+    (step("media", {"command": "rewind"}), USER, only("media", schema={"type": "object"}), -32602, "schema", {}),
     (
         step("terminal", {"command": LONG}),
         USER,
@@ -121,6 +198,24 @@ ASKED: list[tuple[PlannedStep, Origin, PolicyRules, tuple[str, ...]]] = [
         PolicyRules(confirm_ops=frozenset({"asks"})),
         ("screen-without-arguments", "configured-confirm", "plugin-asks", "plan-asks"),
     ),
+    (step("terminal", {"command": "ls"}), MODEL, TERMINAL_FROM_LLM, ("always-confirm", "destructive")),
+    (step("niri", {"action": "spawn"}), MODEL, TERMINAL_FROM_LLM, ("always-confirm",)),
+    (step("mute"), USER, only("mute", confirm="always"), ("configured-confirm",)),
+    (step("mute"), MODEL, only("mute", confirm="untrusted"), ("untrusted-confirm",)),
+    (step("open_url", {"url": PICK}), SCREEN, only("open_url", confirm="untrusted"), ("untrusted-confirm",)),
+    # "never" is about what plugins and plans ask for, and only where little can happen.
+    (step("terminal", {"command": "ls"}), USER, only("terminal", confirm="never"), ("always-confirm", "destructive")),
+    (step("wipe", {"disk": "sda"}), USER, only("wipe", confirm="never"), ("destructive",)),
+    (step("niri", {"action": "quit"}, confirm=True), USER, only("niri", confirm="never"), ("destructive", "plan-asks")),
+    (
+        step("niri", {"action": "spawn"}, confirm=True),
+        USER,
+        only("niri", confirm="never"),
+        ("always-confirm", "plan-asks"),
+    ),
+    (step("mute"), SCREEN, only("mute", confirm="never"), ("screen-without-arguments",)),
+    (step("asks"), SCREEN, only("asks", confirm="never"), ("screen-without-arguments", "plugin-asks")),
+    (step("open_url", {"url": YOUTUBE}, confirm=True), USER, only("open_url", confirm="never"), ("plan-asks",)),
 ]
 
 # step, origin, canonical args
@@ -145,6 +240,24 @@ ALLOWED: list[tuple[PlannedStep, Origin, dict[str, Any]]] = [
 ]
 
 
+# What is said of the op, a step that is allowed by it.
+MILDER: list[tuple[PolicyRules, PlannedStep, Origin]] = [
+    (only("asks", confirm="never"), step("asks"), USER),
+    (only("asks", confirm="never"), step("asks", confirm=True), MODEL),
+    (only("free", confirm="never"), step("free", confirm=True), USER),
+    (only("mute", confirm="untrusted"), step("mute"), USER),
+    (only("open_url", confirm="untrusted", schema=EXAMPLE_ORG), step("open_url", {"url": "http://EXAMPLE.org"}), USER),
+    (only("mute", enabled=True), step("mute"), USER),
+]
+
+
+@pytest.mark.parametrize(("rules", "proposed", "origin"), MILDER)
+def test_what_is_said_of_an_op_lets_through_what_it_does_not_forbid(
+    rules: PolicyRules, proposed: PlannedStep, origin: Origin
+) -> None:
+    assert isinstance(judge(proposed, origin, rules), Allow)
+
+
 @pytest.mark.parametrize("row", DENIED, ids=lambda row: f"{row[4]}-{row[0].op[:20]}")
 def test_denied(row: tuple[PlannedStep, Origin, PolicyRules, int, str, dict[str, Any]]) -> None:
     proposed, origin, rules, code, rule, data = row
@@ -162,7 +275,9 @@ def test_asked(proposed: PlannedStep, origin: Origin, rules: PolicyRules, asking
     assert isinstance(decision, Confirm)
     assert decision.rules == asking
     assert decision.rule == asking[0]
-    assert decision.text == render.confirmation(decision.op, decision.args, decision.provenance)[0]
+    text, _ = render.confirmation(decision.op, decision.args, decision.provenance, llm=origin.llm)
+    assert decision.text == text
+    assert ("A language model had a part in this." in text) == origin.llm
 
 
 @pytest.mark.parametrize(("proposed", "origin", "args"), ALLOWED)
@@ -177,10 +292,10 @@ def test_allowed(proposed: PlannedStep, origin: Origin, args: dict[str, Any]) ->
 def test_every_rule_that_the_code_names_is_shown_here_and_documented() -> None:
     module = inspect.getmodule(decide_function)
     assert module is not None
-    named = set(
-        re.findall(r'"([a-z]+(?:-[a-z]+)+|arguments|destructive|schema|url|allowed)"', inspect.getsource(module))
-    )
-    shown = {row[4] for row in DENIED} | {each for row in ASKED for each in row[3]} | {"allowed"}
+    source = inspect.getsource(module) + inspect.getsource(confirmations)
+    named = set(re.findall(r'"([a-z]+(?:-[a-z]+)+|arguments|destructive|schema|url|rate|allowed)"', source))
+    # The one that needs a history has tests of its own.
+    shown = {row[4] for row in DENIED} | {each for row in ASKED for each in row[3]} | {"allowed", "rate"}
     assert named == shown
     documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", decide_function.__doc__ or ""))
     assert shown <= documented
@@ -252,6 +367,20 @@ def test_candidates_expire_between_two_judgements() -> None:
     assert late.rule == "unknown-candidate"
 
 
+def test_a_candidate_of_the_session_is_for_the_plugin_that_it_was_recorded_for() -> None:
+    registry = OpRegistry()
+    registry.advertise("desktop", OPS)
+    registry.advertise("other", [Op(op="open_url")])
+    for pick, allowed in (("mine", False), ("youtube", True)):
+        picking = step("open_url", {"url": {"select": pick}}, "screen")
+        theirs = Origin(provenance="screen", session=SESSION, plugin="other")
+        judged = decide(picking, theirs, registry, BASE, CANDIDATE_STORE, now=NOW)
+        assert isinstance(judged, Allow) == allowed
+        assert isinstance(decide(picking, SCREEN, registry, BASE, CANDIDATE_STORE, now=NOW), Allow)
+        if isinstance(judged, Deny):
+            assert (judged.rule, judged.data["field"]) == ("unknown-candidate", "url")
+
+
 def test_names_from_outside_are_harmless_in_errors() -> None:
     decision = judge(step("open_url", {"url": YOUTUBE, "\x1b[31m<b>" + "x" * 500: 1}))
     assert isinstance(decision, Deny)
@@ -271,6 +400,25 @@ def test_configured_names_have_one_spelling_and_bad_ones_are_refused() -> None:
         PolicyRules(confirm_ops=frozenset({"Media"}))
     with pytest.raises(ValueError, match="'javascript' can never be opened"):
         PolicyRules(url_schemes=frozenset({"javascript"}))
+    assert set(PolicyRules(ops={"action.mute": OpRule()}).ops) == {"mute"}
+
+
+@pytest.mark.parametrize(
+    ("ops", "problem"),
+    [
+        ({"Media": {}}, "'Media' is not the name of an op"),
+        ({"mute": {}, "action.mute": {}}, "named twice"),
+        ({"open_url": {"schemes": frozenset({"javascript"})}}, "'javascript' can never be opened"),
+        ({"open_url": {"schemes": frozenset({"HTTP"})}}, "is not the name of a URL scheme"),
+        ({"mute": {"schemes": frozenset({"https"})}}, "'mute' opens no addresses"),
+        ({"mute": {"from_llm": True}}, "from_llm is for input and terminal, not for 'mute'"),
+        ({"mute": {"schema": {"type": "nothing"}}}, "is not a valid JSON Schema at 'type'"),
+        ({"mute": {"schema": {"$ref": "https://example.org/"}}}, "only references inside the schema"),
+    ],
+)
+def test_what_cannot_be_said_of_an_op_is_refused(ops: dict[str, dict[str, Any]], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        PolicyRules(ops={name: OpRule(**said) for name, said in ops.items()})
 
 
 def test_the_table_of_ops_is_the_one_that_the_tests_mean() -> None:

@@ -62,6 +62,15 @@ def test_what_the_screen_chose_says_so() -> None:
     assert text == 'Do "mute"\nThis was chosen by something on the screen, not by you.'
 
 
+def test_what_a_language_model_had_a_part_in_says_so() -> None:
+    text, count = confirmation("mute", {}, "screen", llm=True)
+    assert text.splitlines()[1:] == [
+        "This was chosen by something on the screen, not by you.",
+        "A language model had a part in this.",
+    ]
+    assert count == 0
+
+
 def read_back(text: str) -> str:
     """Undo `visible`, from its documentation alone."""
     out: list[str] = []

@@ -31,8 +31,11 @@ from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
+from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
+from utter_runner.supervision.sandbox.assurance import MAX_CACHE
+from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.voice.media import CALL_SECONDS
@@ -104,7 +107,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.plugins": (NOTHING, NOTHING),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
-    "runner.validate_plugin": (methods.ValidateParams, NOTHING),
+    "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
     "runner.listen": (methods.ListenParams, methods.SessionReport),
     "runner.events": (methods.StreamData, None),
     "ptt.press": (NOTHING, NOTHING),
@@ -114,7 +117,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "audio.devices": (NOTHING, methods.AudioDevices),
     "audio.open": (NOTHING, methods.AudioOpened),
     "audio.close": (NOTHING, NOTHING),
-    "policy.explain": (NOTHING, NOTHING),
+    "policy.explain": (methods.ExplainParams, methods.Explanation),
+    "policy.list": (NOTHING, methods.PolicyListResult),
     "stream.subscribe": (methods.SubscribeParams, methods.SubscribeResult),
     "stream.ack": (methods.StreamAckParams, NOTHING),
     "stream.stop": (methods.StreamStopParams, NOTHING),
@@ -449,6 +453,8 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "processes and threads of a plugin, where systemd makes its cgroup (`max_tasks`)": [MAX_TASKS],
+        "findings about the sandbox that are read again": [MAX_CACHE],
         "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],
         "items behind the window, of a reliable stream that is not asked for": [RELIABLE_HOLD],
         "characters of a stream id that a plugin makes": [MAX_STREAM_ID],
@@ -456,6 +462,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "capabilities in one list": [MAX_DECLARED],
         "characters of a capability": [MAX_LENGTH],
         "manifest": [MAX_FILE],
+        "runs of an op within a second, minute or hour (`rate`), at most; none unless configured": [MAX_COUNT],
         "requests that stand upon each other (`max_depth_of_requests`)": [host.MAX_DEPTH],
         "requests of one plugin in flight, of every kind (`max_host_calls`)": [host.MAX_HOST_CALLS],
         "characters of a plugin's question": [host.MAX_QUESTION],

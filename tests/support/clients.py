@@ -30,6 +30,7 @@ from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.voice.fakes import FakeFeed
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )

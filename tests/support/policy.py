@@ -9,7 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from utter_protocol.methods import Candidate, Op, PlannedStep, Provenance
-from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules, decide
+from utter_runner.policy import (
+    CandidateStore,
+    Decision,
+    OpRegistry,
+    OpRule,
+    Origin,
+    PolicyRules,
+    Rate,
+    canonical_op,
+    decide,
+)
 
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=250)
 
@@ -66,7 +76,7 @@ def candidates() -> CandidateStore:
 
 
 def _session(session: str) -> dict[str, Any]:
-    return {"source": "user", "owner": session, "session": session, "now": 0.0, "ttl_s": 600.0}
+    return {"source": "user", "owner": session, "session": session, "now": 0.0, "ttl_s": 600.0, "plugin": "desktop"}
 
 
 REGISTRY = registry()
@@ -109,7 +119,10 @@ near_selects = st.one_of(
 )
 # What each argument is meant to hold, so that many steps get far: values that fit, and candidates that do.
 FITTING: dict[str, tuple[list[Any], list[str]]] = {
-    "url": (["https://example.org/", "HTTP://a.b", "mailto:a@b.org", "javascript:x", "tel:1"], ["youtube", "mine"]),
+    "url": (
+        ["https://example.org/", "HTTP://a.b", "mailto:a@b.org", "javascript:x", "tel:1"],
+        ["youtube", "mine", "theirs"],
+    ),
     "command": (["ls -la", "pause", "play"], ["pause", "command"]),
     "text": (["hello", "two\nlines"], ["pause"]),
     "keys": (["ctrl+c", ["a", "b"]], ["pause"]),
@@ -170,10 +183,44 @@ origins = st.builds(
         [(), (), (), ("user", "config"), ("knowledge",), ("context.snapshot",), ("user", "clipboard")]
     ),
     plugin=st.sampled_from([None, None, "desktop", "other"]),
+    llm=st.sampled_from([False, False, True]),
 )
 _ops_set = st.frozensets(st.sampled_from([*SPECIAL, "action.terminal", "media", "mute", "free"]), max_size=3)
+# Schemas of the user's own that some steps fit and others do not, by op.
+_OWN_SCHEMAS: dict[str, list[dict[str, Any]]] = {
+    "media": [{"properties": {"command": {"enum": ["pause", "play"]}}}, {"maxProperties": 1}],
+    "open_url": [{"properties": {"url": {"pattern": "^https:"}}}],
+    "note": [{"required": ["text"]}],
+    "terminal": [{"properties": {"command": {"maxLength": 5}}}],
+}
+
+
+def _everything_said(op: str) -> list[OpRule]:
+    """All that may be said of an op, in every combination."""
+    schemes: list[frozenset[str] | None] = [None]
+    if op in {"open_url", "ensure_url"}:
+        schemes += [frozenset(), frozenset({"https"}), frozenset({"tel", "https"})]
+    return [
+        OpRule(enabled=enabled, confirm=confirm, schemes=opens, schema=schema, rate=rate, from_llm=from_llm)
+        for enabled in (None, True, False)
+        for confirm in CONFIRMING
+        for opens in schemes
+        for schema in (None, *_OWN_SCHEMAS.get(op, [{"maxProperties": 0}]))
+        for rate in (None, Rate(1, "second"), Rate(2, "minute"))
+        for from_llm in ((False, True) if op in {"terminal", "input"} else (False,))
+    ]
+
+
+CONFIRMING: list[Any] = [None, "always", "untrusted", "never"]
+RULED = [*SPECIAL, "media", "mute", "note", "free", "wipe", "asks"]
+# One draw each, because there are many.
+OP_RULES = {op: st.sampled_from(_everything_said(op)) for op in [*RULED, "nobody"]}
+ops_tables = st.dictionaries(st.sampled_from(RULED), st.none(), max_size=3).flatmap(
+    lambda names: st.fixed_dictionaries({name: OP_RULES[name] for name in names})
+)
 rule_sets = st.builds(
     PolicyRules,
+    ops=st.just({}) | ops_tables,
     enabled_ops=st.sampled_from([frozenset(), frozenset({"terminal"}), frozenset({"action.input", "terminal"})]),
     disabled_ops=_ops_set,
     confirm_ops=_ops_set,
@@ -184,3 +231,25 @@ rule_sets = st.builds(
 def copy_of(value: Any) -> Any:
     """The value after a trip over the wire."""
     return msgspec.json.decode(msgspec.json.encode(value))
+
+
+# Steps of the user's that get far, so that what is said of their ops decides.
+FAR = [
+    step("terminal", {"command": "ls"}),
+    step("input", {"text": "x"}),
+    step("niri", {"action": "spawn"}),
+    step("niri", {"action": "close-window"}, confirm=True),
+    step("open_url", {"url": "https://a.org/"}),
+    step("media", {"command": "next"}, confirm=True),
+    step("mute"),
+    step("asks"),
+    step("wipe", {"disk": "sda"}),
+]
+
+
+@st.composite
+def steps_and_what_is_said(draw: st.DrawFn) -> tuple[PlannedStep, dict[str, OpRule]]:
+    """A step, and something said of its op, and often of `terminal`, which niri actions are ruled by."""
+    proposed = draw(st.sampled_from(FAR) | steps())
+    about = {canonical_op(proposed.op) or "mute", *draw(st.sampled_from([(), ("terminal",)]))}
+    return proposed, {op: draw(OP_RULES[op]) for op in sorted(about)}

@@ -124,10 +124,14 @@ class Explanation(msgspec.Struct):
     """The result of `policy.explain`."""
 
     op: str
-    decision: str
+    decision: Literal["allow", "confirm", "deny"]
     rule: Annotated[str, Meta(min_length=1)]
     detail: Annotated[str, Meta(min_length=1)]
     args: dict[str, Any]
+    rules: Annotated[list[str], Meta(min_length=1)]
+    plugin: str | None
+    text: str
+    data: dict[str, Any]
 
 
 class Device(msgspec.Struct):

@@ -2,8 +2,9 @@
 
 Rules here: nothing else in the runner sends `action.invoke`; what a plugin receives are the canonical arguments of a
 decision, never the proposed ones; after a confirmation the step is judged again and must come out the same, for the
-same epoch of the same plugin. Allowed steps pass without a task of their own. Who submits a step is told its end
-exactly once, and no callback's exception reaches another step.
+same epoch of the same plugin. What was sent counts towards the op's rate, and nothing else does. Allowed steps
+pass without a task of their own. Who submits a step is told its end exactly once, and no callback's exception reaches
+another step.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
+from utter_protocol.methods import Explanation
 from utter_runner.confirm.confirmer import Question
-from utter_runner.policy import Allow, Confirm, Deny, decide
+from utter_runner.policy import Allow, Confirm, Deny, Runs, decide, overview
 from utter_runner.rpc.interface import guarded, internal_error
 from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.work import Work
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import PlannedStep
+    from utter_protocol.methods import OpState, PlannedStep
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
     from utter_runner.rpc.interface import OnReply
@@ -96,6 +98,7 @@ class ActionGate:
         self._candidates = candidates
         self._confirmer = confirmer
         self._emit = emit
+        self._runs = Runs()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -109,7 +112,12 @@ class ActionGate:
 
     def explain(self, step: PlannedStep, origin: Origin) -> Decision:
         """Return the decision about a step, from the same function that `submit` acts on."""
-        return decide(step, origin, self._ops, self._rules, self._candidates, now=trio.current_time())
+        now = trio.current_time()
+        return decide(step, origin, self._ops, self._rules, self._candidates, now=now, runs=self._runs)
+
+    def overview(self) -> list[OpState]:
+        """Return the state of every op."""
+        return overview(self._ops, self._rules)
 
     def submit(
         self,
@@ -255,12 +263,16 @@ class ActionGate:
                 return
         submission.instance = instance
         submission.epoch = instance.epoch
+        answer: OnReply = reply
         if _injects(instance, decision.op):
-            injected = partial(_injected, reply)
-            submission.request = instance.request(INJECT, encode(decision.args), injected, timeout=timeout, work=part)
-            return
-        params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
-        submission.request = instance.request("action.invoke", params, reply, timeout=timeout, work=part)
+            method, params, answer = INJECT, encode(decision.args), partial(_injected, reply)
+        else:
+            method = "action.invoke"
+            params = encode({"op": decision.invoke_as, "args": decision.args, "provenance": decision.provenance})
+        submission.request = instance.request(method, params, answer, timeout=timeout, work=part)
+        rate = self._rules.of(decision.op).rate
+        if rate is not None and submission.request is not None:
+            self._runs.note(decision.op, rate, trio.current_time())
 
     async def run_step(
         self,
@@ -296,11 +308,30 @@ class ActionGate:
         )
 
 
-def decision_name(decision: Decision) -> str:
+def decision_name(decision: Decision) -> Literal["allow", "confirm", "deny"]:
     """Return allow, confirm or deny."""
     if isinstance(decision, Deny):
         return "deny"
     return "confirm" if isinstance(decision, Confirm) else "allow"
+
+
+def explained(decision: Decision) -> Explanation:
+    """Return a decision as `policy.explain` answers it."""
+    told = Explanation(
+        op=decision.op,
+        decision=decision_name(decision),
+        rule=decision.rule,
+        detail=decision.detail,
+        args={},
+        rules=[decision.rule],
+    )
+    if isinstance(decision, Deny):
+        told.data = decision.data
+        return told
+    told.args, told.plugin = decision.args, decision.plugin
+    if isinstance(decision, Confirm):
+        told.rules, told.text = [*decision.rules], decision.text
+    return told
 
 
 def denial(decision: Deny) -> RpcError:

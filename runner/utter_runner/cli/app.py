@@ -14,11 +14,12 @@ import typer
 from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.audio import group as audio
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
-from utter_runner.cli.exits import Exit, of_command, of_explanation
+from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
-from utter_runner.cli.options import Json, Socket, TokenFile, fetch
+from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile, fetch
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
+from utter_runner.cli.policy import group as policy
 from utter_runner.cli.text import document
 from utter_runner.cli.tokens import group as tokens
 
@@ -35,13 +36,6 @@ _EXITS = (
 )
 
 
-class Provenance(StrEnum):
-    """Where an utterance or arguments come from."""
-
-    USER = "user"
-    SCREEN = "screen"
-
-
 class TransportName(StrEnum):
     """How a plugin is talked to."""
 
@@ -49,8 +43,6 @@ class TransportName(StrEnum):
     CONNECT = "connect"
     LISTEN = "listen"
 
-
-Origin = Annotated[Provenance, typer.Option("--provenance", help="Where it comes from; screen is not trusted.")]
 
 app = typer.Typer(
     name="utter",
@@ -61,7 +53,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
-policy = typer.Typer(help="Ask what the policy decides.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
@@ -183,38 +174,6 @@ def events(
             if number == count:
                 break
     return Exit.DONE
-
-
-@policy.command()
-@_guarded
-def explain(
-    op: Annotated[str, typer.Argument(metavar="OP", help="Such as open_url.")],
-    args: Annotated[str, typer.Argument(metavar="JSON", help="""Such as '{"url": "https://example.org"}'.""")] = "{}",
-    *,
-    provenance: Origin = Provenance.USER,
-    as_json: Json = False,
-    socket: Socket = None,
-    token_file: TokenFile = None,
-) -> Exit:
-    """Say what the policy would decide about an action, and why; nothing is done. Exit code 3: it would be denied."""
-    import json  # noqa: PLC0415 - only this command needs it
-
-    try:
-        decoded = json.loads(args)
-    except ValueError as error:
-        raise UsageError(f"The arguments are not JSON: {error}.") from None
-    if not isinstance(decoded, dict):
-        raise UsageError('The arguments must be a JSON object, such as {"url": "https://example.org"}.')
-    with Target(socket, token_file).connect() as client:
-        params = {"op": op, "args": decoded, "provenance": provenance.value}
-        answer = dict(client.call("policy.explain", params, CALL_TIMEOUT_S))
-    if as_json:
-        print(document(answer))
-    else:
-        from utter_runner.cli.render import console, print_explanation  # noqa: PLC0415 - rich only for people
-
-        print_explanation(console(), answer)
-    return of_explanation(answer)
 
 
 @app.command()

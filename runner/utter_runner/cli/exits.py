@@ -27,6 +27,8 @@ class Exit(IntEnum):
     """Policy denied a step, it was not confirmed, or the runner does not accept this client."""
     UNAVAILABLE = 4
     """The runner, a plugin or the microphone cannot be reached, or did not answer in time."""
+    ASKS = 5
+    """Nothing was done, and a person would be asked first (`utter policy explain`)."""
     INTERRUPTED = 130
     """Ctrl-C: 128 + SIGINT, as shells have it."""
     BROKEN_PIPE = 141
@@ -45,6 +47,7 @@ _UNAVAILABLE = frozenset(
 _BLOCKED = frozenset({ErrorCode.NOT_PERMITTED, ErrorCode.UNTRUSTED_PROVENANCE})
 _USAGE = frozenset({ErrorCode.INVALID_PARAMS, ErrorCode.TOO_LARGE_INLINE})
 _GRAVITY = (Exit.BLOCKED, Exit.UNAVAILABLE, Exit.FAILED, Exit.DONE)
+_EXPLAINED = {"allow": Exit.DONE, "confirm": Exit.ASKS, "deny": Exit.BLOCKED}
 _OUTCOMES = {"done": Exit.DONE, "blocked": Exit.BLOCKED, "unavailable": Exit.UNAVAILABLE}
 
 
@@ -90,8 +93,8 @@ def of_session(report: Mapping[str, Any]) -> Exit:
 
 
 def of_explanation(explanation: Mapping[str, Any]) -> Exit:
-    """The exit code for what `policy.explain` answers: a denial is told by the code too, so that scripts can ask."""
-    return Exit.BLOCKED if explanation.get("decision") == "deny" else Exit.DONE
+    """The exit code for what `policy.explain` answers: it tells the decision, too, so that scripts can ask."""
+    return _EXPLAINED.get(str(explanation.get("decision")), Exit.FAILED)
 
 
 def of_validation(answer: Mapping[str, Any]) -> Exit:

@@ -5,6 +5,7 @@ Rules here: a command is a function with an option `as_json` that returns an `Ex
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -31,6 +32,16 @@ TokenFile = Annotated[
         "--token-file", envvar="UTTER_TOKEN_FILE", metavar="PATH", help="A file with the token of the runner."
     ),
 ]
+
+
+class Provenance(StrEnum):
+    """Where an utterance or arguments come from."""
+
+    USER = "user"
+    SCREEN = "screen"
+
+
+Origin = Annotated[Provenance, typer.Option("--provenance", help="Where it comes from; screen is not trusted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

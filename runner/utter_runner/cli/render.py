@@ -167,6 +167,22 @@ def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]]) -> None:
     out.print(table)
     for plugin in plugins:
         _print_trouble(out, plugin)
+    if any((plugin.get("sandbox") or {}).get("wrappers") for plugin in plugins):
+        for plugin in plugins:
+            _print_permissions(out, plugin)
+
+
+def _print_permissions(out: Console, plugin: Mapping[str, Any]) -> None:
+    """One line for a plugin that names permissions: which of them a sandbox was shown to hold back."""
+    sandbox = plugin.get("sandbox") or {}
+    states = [f"{one.get('name', '?')} {_held(one)}" for one in sandbox.get("permissions", ())]
+    what = ", ".join(states) or "no permissions"
+    how = "in the sandbox" if sandbox.get("wrappers") else "without a sandbox"
+    out.print(Text.assemble(cell(plugin.get("id", "?"), "bold"), f" {how}: ", cell(what)))
+
+
+def _held(state: Mapping[str, Any]) -> str:
+    return "enforced" if state.get("enforced") else "advisory"
 
 
 def _print_trouble(out: Console, plugin: Mapping[str, Any]) -> None:
@@ -178,17 +194,6 @@ def _print_trouble(out: Console, plugin: Mapping[str, Any]) -> None:
         return
     for line in str(plugin.get("stderr_tail") or "").splitlines()[-_STDERR_LINES:]:
         out.print(Text.assemble("  | ", cell(line, "dim")))
-
-
-def print_explanation(out: Console, explanation: Mapping[str, Any]) -> None:
-    """`policy.explain`."""
-    decision = str(explanation.get("decision", "?"))
-    grid = name_grid()
-    grid.add_row("Decision", cell(decision, {"allow": "green", "deny": "red"}.get(decision, "yellow")))
-    grid.add_row("Why", cell(explanation.get("detail", "")))
-    grid.add_row("Rule", cell(explanation.get("rule", "")))
-    grid.add_row("Arguments", cell(document(explanation.get("args", {}))))
-    out.print(grid)
 
 
 def print_context(out: Console, context: Mapping[str, Any]) -> None:

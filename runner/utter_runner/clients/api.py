@@ -23,27 +23,31 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.methods import (
     CommandParams,
+    ExplainParams,
     ListenParams,
     PlannedStep,
+    PolicyListResult,
     Provenance,
     RunnerInvokeParams,
     SessionReport,
     SpeakRequest,
     ValidateParams,
+    ValidateResult,
     WireError,
 )
-from utter_runner.actions.gate import decision_name
+from utter_runner.actions.gate import explained
 from utter_runner.clients.microphone import Listeners
-from utter_runner.policy import Deny, Origin
+from utter_runner.policy import Origin
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
+    from utter_protocol.methods import SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
@@ -94,12 +98,6 @@ class _GatedParams(msgspec.Struct, kw_only=True):
     arg_provenance: dict[str, Provenance] = {}
 
 
-class _ExplainParams(msgspec.Struct, kw_only=True):
-    op: str
-    args: dict[str, Any] = {}
-    provenance: Provenance = "user"
-
-
 class ClientApi:
     """Answers authenticated clients.
 
@@ -116,6 +114,7 @@ class ClientApi:
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
+        sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
     """
@@ -135,6 +134,7 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
+        sandbox: Callable[[str, Iterable[str]], SandboxState],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -150,6 +150,7 @@ class ClientApi:
         self._streams = streams
         self._data = data
         self._status = status
+        self._sandbox = sandbox
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -160,6 +161,9 @@ class ClientApi:
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
+            "policy.list": lambda peer, request_id, _params: peer.reply_object(
+                request_id, PolicyListResult(ops=gate.overview())
+            ),
             "ptt.press": self._answering(voice.press),
             "ptt.release": self._answering(voice.release),
             "ptt.toggle": self._answering(voice.toggle),
@@ -272,48 +276,44 @@ class ClientApi:
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
         refusal = None if instance.running else instance.refusal
+        sandbox = self._sandbox(instance.id, instance.permissions)
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         peer.reply_object(
             request_id,
-            {
-                "ok": handshake is not None and not missing and instance.running,
-                "negotiated": (
+            ValidateResult(
+                ok=handshake is not None and not missing and instance.running,
+                negotiated=(
                     {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi}
                     if handshake
                     else {"protocol": PROTOCOL, "abi": ABI}
                 ),
-                "status": instance.status,
-                "detail": instance.detail,
-                "error": error,
-                "unknown_capabilities": [*findings.unknown, *findings.malformed],
-                "missing_requires": missing,
-                "deprecations": [
+                status=instance.status,
+                detail=instance.detail,
+                error=error,
+                unknown_capabilities=[*findings.unknown, *findings.malformed],
+                missing_requires=missing,
+                deprecations=[
                     {"capability": one, **msgspec.structs.asdict(deprecation)}
                     for one in findings.deprecated
                     if (deprecation := self._registry.deprecation(one)) is not None
                 ],
-                "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
-                # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
-            },
+                warnings=list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
+                permissions=sandbox.permissions,
+                sandbox=sandbox,
+            ),
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        params = decode_params(raw, _ExplainParams)
-        step = PlannedStep(op=params.op, args=params.args, provenance=params.provenance)
-        decision = self._gate.explain(step, Origin(provenance=params.provenance))
-        peer.reply_object(
-            request_id,
-            {
-                "op": decision.op,
-                "decision": decision_name(decision),
-                "rule": decision.rule,
-                "detail": decision.detail,
-                "args": {} if isinstance(decision, Deny) else decision.args,
-            },
+        params = decode_params(raw, ExplainParams)
+        step = PlannedStep(
+            op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
+        origin = Origin(
+            provenance=params.provenance, session=params.session, sources=tuple(params.sources), llm=params.llm
+        )
+        peer.reply_object(request_id, explained(self._gate.explain(step, origin)))
 
     # ---- the microphone
 

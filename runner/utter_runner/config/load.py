@@ -22,7 +22,8 @@ from utter_protocol.toml_lines import line_of
 
 from .binaries import binary_warnings
 from .describe import expected, got
-from .schema import FORBIDDEN_SCHEMES, Config, PluginConfig
+from .policy_checks import policy_problems, policy_warnings
+from .schema import Config, OpConfig, OpName, PluginConfig, PolicyConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,6 +147,8 @@ class _Reading:
                 self._unknown((), name)
             elif not isinstance(value, dict):
                 self._problem((name,), f"[{name}] must be a table, not {got(value, secret=True)}.")
+            elif name == "policy":
+                sections[name] = self._policy(value)
             else:
                 sections[name] = self._table(self._tables[name], value, (name,), f"[{name}]")
         # What could be read is checked together even if something else could not, so that nothing is found later.
@@ -153,7 +156,10 @@ class _Reading:
         self._check_together(config)
         if self._problems:
             raise ConfigError(self._placed())
-        return config
+        warnings = tuple(
+            f"{self._path}:{line_of(self._text, key)}: {text}" for key, text in policy_warnings(config.policy)
+        )
+        return msgspec.structs.replace(config, warnings=warnings) if warnings else config
 
     def _problem(self, where: tuple[str | int, ...], text: str) -> None:
         self._problems.append((where, text))
@@ -182,6 +188,32 @@ class _Reading:
             if plugin is not None:
                 plugins.append(plugin)
         return plugins
+
+    def _policy(self, table: dict[str, Any]) -> PolicyConfig | None:
+        flat = {key: value for key, value in table.items() if key != "ops"}
+        policy: PolicyConfig | None = self._table(PolicyConfig, flat, ("policy",), "[policy]")
+        ops = self._ops(table.get("ops", {}))
+        return None if policy is None else msgspec.structs.replace(policy, ops=ops)
+
+    def _ops(self, value: Any) -> dict[str, OpConfig]:
+        if not isinstance(value, dict):
+            self._problem(("policy", "ops"), "[policy] ops must be tables with headers such as [policy.ops.open_url].")
+            return {}
+        found: dict[str, OpConfig] = {}
+        for name, table in value.items():
+            where, shown = ("policy", "ops", name), f"[policy.ops.{name}]"
+            try:
+                msgspec.convert(name, OpName)
+            except msgspec.ValidationError:
+                self._problem(where, f"[policy.ops] {name!r} must be {expected(inspect.type_info(OpName))}.")
+                continue
+            if not isinstance(table, dict):
+                self._problem(where, f"{shown} must be a table, not {got(table, secret=False)}.")
+                continue
+            op = self._table(OpConfig, table, where, shown)
+            if op is not None:
+                found[name] = op
+        return found
 
     def _table(
         self, kind: type[msgspec.Struct], table: dict[str, Any], where: tuple[str | int, ...], shown: str
@@ -246,20 +278,14 @@ class _Reading:
 
     def _check_together(self, config: Config) -> None:
         """What no single key can be wrong about."""
-        runner, policy, keys = config.runner, config.policy, config.hotkeys
+        runner, keys = config.runner, config.hotkeys
         if runner.max_queued_bytes < runner.max_frame:
             self._problem(
                 ("runner", "max_queued_bytes" if "max_queued_bytes" in self._raw["runner"] else "max_frame"),
                 f"[runner] max_queued_bytes ({runner.max_queued_bytes}) must not be less than max_frame "
                 f"({runner.max_frame}), because the largest frame could never be sent.",
             )
-        for scheme in sorted(FORBIDDEN_SCHEMES.intersection(policy.url_schemes)):
-            self._problem(
-                ("policy", "url_schemes"),
-                f"[policy] url_schemes names '{scheme}', which can never be opened: it runs code or reads local files.",
-            )
-        for op in sorted({*map(_bare, policy.enabled_ops)} & {*map(_bare, policy.disabled_ops)}):
-            self._problem(("policy", "disabled_ops"), f"[policy] enabled_ops and disabled_ops both name '{op}'.")
+        self._problems += policy_problems(config.policy)
         if config.audio.source == "wav" and config.audio.wav_path is None:
             self._problem(("audio", "source"), "[audio] source = \"wav\" needs the key 'wav_path'.")
         chords = [("push_to_talk", keys.push_to_talk), ("toggle", keys.toggle), ("cancel", keys.cancel)]
@@ -304,7 +330,3 @@ def _holds_paths(kind: inspect.Type) -> bool:
 
 def _header(section: str) -> str:
     return "[[plugin]]" if section == "plugin" else f"[{section}]"
-
-
-def _bare(op: str) -> str:
-    return op.removeprefix("action.")

@@ -45,6 +45,13 @@ UrlScheme = Annotated[
     str,
     Meta(pattern=r"^[a-z][a-z0-9+.-]{0,31}\Z", description="the name of a URL scheme in lower case, without the colon"),
 ]
+Rate = Annotated[
+    str,
+    Meta(
+        pattern=r"^[1-9][0-9]{0,3}/(second|minute|hour)\Z",
+        description='how often, such as "10/minute" (1 to 9999 per second, minute or hour)',
+    ),
+]
 Language = Annotated[
     str, Meta(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*\Z", description='a language tag such as "en" or "pt-BR"')
 ]
@@ -102,9 +109,28 @@ class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[security]`: whether plugins run inside a sandbox."""
+    """`[security]`: whether plugins run inside a sandbox, and which."""
 
     enforce: bool = False
+    sandbox: Annotated[list[Literal["systemd-run", "bubblewrap", "landlock", "seccomp"]], Meta(min_length=1)] | None = (
+        None
+    )
+    """The wrappers that the sandbox is made of; None is all that work here."""
+
+
+class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[policy.ops.NAME]`: one op. None means "as if the key were not there"."""
+
+    enabled: bool | None = None
+    confirm: Literal["always", "untrusted", "never"] | None = None
+    """Ask every time; ask when anything in the step is the screen's; do not ask because a plugin or plan wants it."""
+    schemes: list[UrlScheme] | None = None
+    """For `open_url` and `ensure_url`: the only schemes that it opens."""
+    schema: dict[str, Any] | None = None
+    """A JSON Schema that the arguments must fit besides the plugin's own."""
+    rate: Rate | None = None
+    from_llm: bool = False
+    """For `terminal` and `input`: whether a step that a language model had a part in may ask for a confirmation."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +140,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     disabled_ops: list[OpName] = []
     confirm_ops: list[OpName] = []
     url_schemes: list[UrlScheme] = msgspec.field(default_factory=lambda: ["http", "https", "mailto"])
+    ops: dict[OpName, OpConfig] = {}
 
 
 class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +169,8 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    sandbox: bool = True
+    """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}
 
 

@@ -7,9 +7,13 @@ through `decide`, and only what `decide` gives back (canonical arguments, never 
 from __future__ import annotations
 
 from .candidates import CandidateLimitError, CandidateStore
-from .decide import Allow, Confirm, Decision, Deny, PolicyRules, Step, decide, step_digest
+from .decide import Step, decide
+from .decisions import Allow, Confirm, Decision, Deny, step_digest
 from .ops import AdvertiseError, OpRegistry, canonical_op
+from .overview import overview
 from .provenance import Origin, lower
+from .rates import Rate, Runs, parse_rate
+from .rules import OpRule, PolicyRules
 from .urls import CanonicalUrl, UrlError, canonical_url
 
 __all__ = [
@@ -22,13 +26,18 @@ __all__ = [
     "Decision",
     "Deny",
     "OpRegistry",
+    "OpRule",
     "Origin",
     "PolicyRules",
+    "Rate",
+    "Runs",
     "Step",
     "UrlError",
     "canonical_op",
     "canonical_url",
     "decide",
     "lower",
+    "overview",
+    "parse_rate",
     "step_digest",
 ]

@@ -136,6 +136,9 @@ BUILTIN: dict[str, Builtin] = {
 # What may be set in `enabled_ops`, because it is off otherwise.
 OFF_BY_DEFAULT = frozenset(name for name, op in BUILTIN.items() if op.runs_commands)
 
+# The ops whose argument is an address.
+URL_OPS = frozenset(name for name, op in BUILTIN.items() if "url" in op.arguments)
+
 
 def _niri_name(args: dict[str, Any]) -> str:
     """The action in one spelling: niri's command line says spawn-sh, its socket SpawnSh."""

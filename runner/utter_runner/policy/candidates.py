@@ -1,7 +1,8 @@
 """What may be picked by id under `screen` provenance.
 
 Rules here: entries come from user, config and knowledge sources only. An id belongs to whoever recorded it first,
-until that owner forgets it or it expires; nobody else can change what it stands for. Values are kept encoded, so
+until that owner forgets it or it expires; nobody else can change what it stands for. One that was recorded for a plugin
+fills arguments of no other plugin's ops; those of a session always are. Values are kept encoded, so
 nobody holds a reference into the store. Time is monotonic seconds, handed in.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +33,7 @@ class _Entry(msgspec.Struct, frozen=True):
     value: bytes
     source: CandidateSource
     expires: float | None
+    plugin: str | None
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -63,6 +66,7 @@ class CandidateStore:
         now: float,
         session: str | None = None,
         ttl_s: float | None = None,
+        plugin: str | None = None,
     ) -> tuple[str, ...]:
         """Record candidates, all or none.
 
@@ -73,6 +77,8 @@ class CandidateStore:
             now: the present time.
             session: the only session that may pick them, or None for all (config and knowledge only).
             ttl_s: seconds until they expire; None only for global ones, which last until their owner forgets them.
+            plugin: the only plugin whose ops may be given them; None is the one that each candidate names, and for
+                global ones that name none any plugin.
 
         Returns:
             The ids that were left out because another owner holds them.
@@ -87,6 +93,8 @@ class CandidateStore:
             raise ValueError("Candidates that the user named belong to a session.")
         if session is not None and ttl_s is None:
             raise ValueError("Candidates of a session need a time to live.")
+        if session is not None and plugin is None:
+            raise ValueError("Candidates of a session need the plugin whose ops may be given them.")
         self._expire(now)
         fresh: dict[tuple[str | None, str], _Entry] = {}
         refused: list[str] = []
@@ -96,17 +104,24 @@ class CandidateStore:
             if held is not None and held.owner != owner:
                 refused.append(candidate.id)
                 continue
-            fresh[key] = _Entry(owner, _encoded(candidate), source, None if ttl_s is None else now + ttl_s)
+            named = None if candidate.plugin is UNSET else candidate.plugin
+            expires = None if ttl_s is None else now + ttl_s
+            fresh[key] = _Entry(owner, _encoded(candidate), source, expires, named if plugin is None else plugin)
         if len(self._entries.keys() | fresh.keys()) > self._limit:
             raise CandidateLimitError(f"More than {self._limit} candidates would be held at a time.")
         self._entries.update(fresh)
         return tuple(refused)
 
-    def resolve(self, candidate_id: str, session: str, now: float) -> Recorded | None:
-        """What `candidate_id` stands for in `session`: the session's own first, then global ones; None if nothing."""
+    def resolve(self, candidate_id: str, session: str, now: float, *, plugin: str | None) -> Recorded | None:
+        """What `candidate_id` stands for in `session` for an op of `plugin`; None if nothing.
+
+        The session's own come first, then global ones. For no plugin, only what any may be given is found.
+        """
         for scope in (session, None):
             entry = self._entries.get((scope, candidate_id))
-            if entry is not None and (entry.expires is None or now < entry.expires):
+            if entry is None or (entry.expires is not None and now >= entry.expires):
+                continue
+            if entry.plugin is None or entry.plugin == plugin:
                 return Recorded(msgspec.json.decode(entry.value), entry.source)
         return None
 

@@ -6,125 +6,38 @@ the order of the rules is that of the code in `decide`, and its docstring states
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from utter_protocol.errors import ErrorCode
 from utter_protocol.json_schema import first_violation
-from utter_protocol.methods import PlannedStep, Provenance
+from utter_protocol.methods import PlannedStep
 
 from . import render
 from .builtin import BUILTIN, OFF_BY_DEFAULT, ArgumentError, niri_is_destructive, niri_runs_commands
 from .chars import label
+from .confirmations import Circumstances, wanted_by, why
+from .decisions import Allow, Confirm, Decision, Deny, step_digest
 from .json_values import copy_args
 from .ops import canonical_op
 from .provenance import effective
-from .urls import DEFAULT_SCHEMES, UrlError, check_schemes
+from .rates import NEVER_RAN
+from .urls import UrlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from utter_protocol.methods import Provenance
+
     from .candidates import CandidateStore, Recorded
     from .ops import OpRegistry, OpSpec
     from .provenance import Effective, Origin
+    from .rates import Runs
+    from .rules import PolicyRules
 
 Step = PlannedStep
 
-_ENCODER = msgspec.json.Encoder(order="sorted")
 _MAX_DETAIL = 400
 _ALLOWED = "The op is on and its arguments are valid."
-
-
-class PolicyRules(msgspec.Struct, kw_only=True, frozen=True):
-    """What the user configured in `[policy]`. Op names may carry the prefix `action.`; ValueError for a bad one.
-
-    Attributes:
-        enabled_ops: ops that are off by default (`terminal`, `input`) and were switched on.
-        disabled_ops: ops that are off; stronger than `enabled_ops`.
-        confirm_ops: ops that always ask.
-        url_schemes: what `open_url` and `ensure_url` may open.
-    """
-
-    enabled_ops: frozenset[str] = frozenset()
-    disabled_ops: frozenset[str] = frozenset()
-    confirm_ops: frozenset[str] = frozenset()
-    url_schemes: frozenset[str] = DEFAULT_SCHEMES
-
-    def __post_init__(self) -> None:
-        """Bring names into their one spelling."""
-        for field in ("enabled_ops", "disabled_ops", "confirm_ops"):
-            msgspec.structs.force_setattr(self, field, frozenset(map(_configured, getattr(self, field))))
-        msgspec.structs.force_setattr(self, "url_schemes", check_schemes(self.url_schemes))
-
-
-def _configured(op: str) -> str:
-    canonical = canonical_op(op)
-    if canonical is None:
-        raise ValueError(f"{op!r} is not the name of an op.")
-    return canonical
-
-
-class Allow(msgspec.Struct, kw_only=True, frozen=True, tag="allow"):
-    """Run it now.
-
-    Attributes:
-        op: the canonical name (no prefix); `invoke_as` is the name that the plugin advertised, to send to it.
-        args: canonical arguments, a new object: candidates resolved, URLs canonical. Only these may be sent.
-        provenance: the lowest grade in the step, for `action.invoke`.
-        plugin: who runs it.
-        digest: `step_digest` of the four above, hex.
-        rule: the rule that decided; `detail` says it in a sentence.
-    """
-
-    op: str
-    invoke_as: str
-    args: dict[str, Any]
-    provenance: Provenance
-    plugin: str
-    digest: str
-    rule: str
-    detail: str
-
-
-class Confirm(msgspec.Struct, kw_only=True, frozen=True, tag="confirm"):
-    """Run it if a person who read `text` says yes. The other attributes are those of `Allow`.
-
-    Attributes:
-        text: what the person must read, from `render.confirmation`; harmless on every surface.
-        rules: every rule that wants the confirmation; `rule` is the first of them.
-    """
-
-    op: str
-    invoke_as: str
-    args: dict[str, Any]
-    provenance: Provenance
-    plugin: str
-    digest: str
-    rule: str
-    detail: str
-    text: str
-    rules: tuple[str, ...]
-
-
-class Deny(msgspec.Struct, kw_only=True, frozen=True, tag="deny"):
-    """Do not run it. `code`, `detail` and `data` make the wire error; `data` always has "rule" and "op"."""
-
-    op: str
-    code: int
-    rule: str
-    detail: str
-    data: dict[str, Any]
-
-
-Decision = Allow | Confirm | Deny
-
-
-def step_digest(op: str, args: dict[str, Any], provenance: Provenance, plugin: str) -> str:
-    """SHA-256, hex, over the canonical JSON (sorted keys, no whitespace, UTF-8) of {args, op, plugin, provenance}."""
-    step = {"args": args, "op": op, "plugin": plugin, "provenance": provenance}
-    return hashlib.sha256(_ENCODER.encode(step)).hexdigest()
 
 
 class _Denied(Exception):
@@ -152,6 +65,7 @@ def decide(
     candidates: CandidateStore,
     *,
     now: float,
+    runs: Runs = NEVER_RAN,
 ) -> Decision:
     """Judge one step. Never raises for anything that a plugin or client can put into `step`.
 
@@ -159,18 +73,22 @@ def decide(
 
     1. `op-name`, `arg-provenance` (-32602): the name is no op's; a grade is stated for an argument that is not there.
     2. `command-from-screen` (-32006): an op that runs commands or types, with anything in it from the screen.
+       `command-from-llm` (-32006): such an op, in a step that a language model had a part in, unless its `from_llm`.
     3. `screen-authored-argument`, `screen-undeclared-argument`, `unknown-candidate` (-32006): an argument that is
-       `screen` is not exactly `{"select": id}`, is not one that the op declares, or names no candidate recorded for
-       this session.
+       `screen` is not exactly `{"select": id}`, is not one that the op declares, or names no candidate that was
+       recorded for this session and for the plugin that runs the op.
     4. `op-disabled`, `op-not-enabled` (-32003): the configuration, with `terminal` and `input` off until enabled.
     5. `no-provider` (-32005): no plugin, or not the one that was named, runs the op.
     6. `arguments`, `schema` (-32602): values that JSON or the op does not take. `url` (-32003): an address that is not
-       opened. Candidates are in place by now, so their values pass everything that the user's own would.
-    7. `command-from-screen`, `op-not-enabled`: 2 and 4 again for niri actions that start programs.
-    8. Confirmations, which only add up: `always-confirm`, `destructive`, `screen-without-arguments` (choosing an op
-       that takes nothing is all that there is to author), `configured-confirm`, `plugin-asks`, `plan-asks`.
-       `confirm-too-long` (-32003): there is more to show than a person would read.
-    9. `allowed`.
+       opened. `configured-schema` (-32003): the user's own schema for the op. Candidates are in place by now, so their
+       values pass everything that the user's own would.
+    7. `command-from-screen`, `command-from-llm`, `op-not-enabled`: 2 and 4 again for niri actions that start programs,
+       as for `terminal`.
+    8. `rate` (-32003): the op has run as often as it may. It comes last, so that only what would run is counted.
+    9. Confirmations, which only add up: `always-confirm`, `destructive`, `screen-without-arguments` (choosing an op
+       that takes nothing is all that there is to author), `configured-confirm`, `untrusted-confirm`, `plugin-asks`,
+       `plan-asks`. `confirm-too-long` (-32003): there is more to show than a person would read.
+    10. `allowed`.
 
     Args:
         step: what is proposed.
@@ -178,26 +96,42 @@ def decide(
         registry: the ops there are.
         rules: the user's configuration.
         candidates: what may be picked under `screen`.
-        now: monotonic seconds, on the clock that `candidates` was filled by.
+        now: monotonic seconds, on the clock that `candidates` and `runs` were filled by.
+        runs: when ops with a rate last ran.
     """
     try:
         op = _named_op(step)
         grades = effective(step, origin)
-        if op in OFF_BY_DEFAULT and grades.lowest != "user":
-            raise _command_from_screen(op)
+        if op in OFF_BY_DEFAULT:
+            _check_command(op, op, grades, origin, rules)
         spec = registry.find(op, origin.plugin)
         args = step.args
         if grades.tainted:
+            plugin = None if spec is None else spec.plugin
 
             def resolve(candidate_id: str) -> Recorded | None:
-                return candidates.resolve(candidate_id, origin.session, now)
+                return candidates.resolve(candidate_id, origin.session, now, plugin=plugin)
 
             args = _picked(args, grades.tainted, _declared(op, spec), resolve)
         _check_enabled(op, rules)
         if spec is None:
             raise _no_provider(op, origin.plugin)
         args = _canonical_args(args, spec, rules)
-        return _granted(spec, args, grades.lowest, _confirmations(step, args, grades, spec, rules))
+        starts_programs = op == "niri" and niri_runs_commands(args)
+        if starts_programs:
+            _check_command(op, "terminal", grades, origin, rules)
+            _check_enabled_as_terminal(rules)
+        _check_rate(op, rules, runs, now)
+        circumstances = Circumstances(
+            screen_step=grades.step != "user",
+            screen=grades.lowest != "user",
+            llm=origin.llm,
+            no_args=not args,
+            starts_programs=starts_programs,
+            ends_session=op == "niri" and niri_is_destructive(args),
+            plan_asks=step.confirm,
+        )
+        return _granted(spec, args, grades.lowest, circumstances, rules)
     except _Denied as denied:
         return denied.decision(canonical_op(step.op) or label(step.op))
 
@@ -213,9 +147,15 @@ def _named_op(step: Step) -> str:
     return op
 
 
-def _command_from_screen(op: str) -> _Denied:
-    detail = f"'{op}' runs commands or types text, so nothing on the screen may have a part in it."
-    return _Denied(ErrorCode.UNTRUSTED_PROVENANCE, "command-from-screen", detail)
+def _check_command(op: str, configured_as: str, grades: Effective, origin: Origin, rules: PolicyRules) -> None:
+    """Hold an op that runs commands or types to the user's own words."""
+    if grades.lowest != "user":
+        detail = f"'{op}' runs commands or types text, so nothing on the screen may have a part in it."
+        raise _Denied(ErrorCode.UNTRUSTED_PROVENANCE, "command-from-screen", detail)
+    if origin.llm and not rules.of(configured_as).from_llm:
+        key = f"[policy.ops.{configured_as}] from_llm"
+        detail = f"'{op}' runs commands or types text, so no language model may have a part in it unless {key} says so."
+        raise _Denied(ErrorCode.UNTRUSTED_PROVENANCE, "command-from-llm", detail)
 
 
 def _no_provider(op: str, named: str | None) -> _Denied:
@@ -251,19 +191,36 @@ def _picked(
             raise _Denied(ErrorCode.UNTRUSTED_PROVENANCE, "screen-undeclared-argument", detail, field=name)
         candidate = resolve(chosen)
         if candidate is None:
-            detail = f"The argument '{name}' picks a candidate that was not recorded in this session or has expired."
+            detail = (
+                f"The argument '{name}' picks a candidate that was not recorded in this session for this op's plugin, "
+                "or has expired."
+            )
             raise _Denied(ErrorCode.UNTRUSTED_PROVENANCE, "unknown-candidate", detail, field=name)
         picked[name] = candidate.value
     return picked
 
 
 def _check_enabled(op: str, rules: PolicyRules) -> None:
-    if op in rules.disabled_ops:
-        detail = f"'{op}' is switched off by [policy] disabled_ops."
-        raise _Denied(ErrorCode.NOT_PERMITTED, "op-disabled", detail)
-    if op in OFF_BY_DEFAULT and op not in rules.enabled_ops:
+    if (key := rules.switched_off(op)) is not None:
+        raise _Denied(ErrorCode.NOT_PERMITTED, "op-disabled", f"'{op}' is switched off by {key}.")
+    if op in OFF_BY_DEFAULT and rules.switched_on(op) is None:
         detail = f"'{op}' is off until [policy] enabled_ops names it."
         raise _Denied(ErrorCode.NOT_PERMITTED, "op-not-enabled", detail)
+
+
+def _check_enabled_as_terminal(rules: PolicyRules) -> None:
+    if rules.switched_on("terminal") is None:
+        detail = "This niri action starts programs, which is off until [policy] enabled_ops names 'terminal'."
+        raise _Denied(ErrorCode.NOT_PERMITTED, "op-not-enabled", detail, field="action")
+
+
+def _check_rate(op: str, rules: PolicyRules, runs: Runs, now: float) -> None:
+    rate = rules.of(op).rate
+    if rate is None or (wait := runs.wait_ms(op, rate, now)) == 0:
+        return
+    detail = f"'{op}' has run as often as [policy.ops.{op}] rate allows, which is {rate}; it may again in {wait} ms."
+    data = {"bound": "rate", "limit": rate.count, "per": rate.per, "retry_after_ms": wait}
+    raise _Denied(ErrorCode.NOT_PERMITTED, "rate", detail, **data)
 
 
 def _canonical_args(args: dict[str, Any], spec: OpSpec, rules: PolicyRules) -> dict[str, Any]:
@@ -271,53 +228,31 @@ def _canonical_args(args: dict[str, Any], spec: OpSpec, rules: PolicyRules) -> d
     try:
         args = copy_args(args)
         if spec.builtin is not None:
-            args = spec.builtin.check(args, rules.url_schemes)
+            args = spec.builtin.check(args, rules.schemes(spec.op))
     except ArgumentError as error:
         raise _Denied(ErrorCode.INVALID_PARAMS, "arguments", str(error), field=error.field) from None
     except UrlError as error:
         raise _Denied(ErrorCode.NOT_PERMITTED, "url", str(error), field="url", reason=error.reason) from None
     if spec.validator is not None and (violation := first_violation(spec.validator, args)) is not None:
-        field, problem = violation
-        subject = f"The argument '{field}' does" if field else "The arguments do"
-        detail = f"{subject} not fit the op's schema: {problem}."
-        raise _Denied(ErrorCode.INVALID_PARAMS, "schema", detail, field=field)
+        detail = _unfit(violation, "the op's schema")
+        raise _Denied(ErrorCode.INVALID_PARAMS, "schema", detail, field=violation[0])
+    configured = rules.of(spec.op).validator
+    if configured is not None and (violation := first_violation(configured, args)) is not None:
+        detail = _unfit(violation, f"[policy.ops.{spec.op}] schema")
+        raise _Denied(ErrorCode.NOT_PERMITTED, "configured-schema", detail, field=violation[0])
     return args
 
 
-def _confirmations(
-    step: Step, args: dict[str, Any], grades: Effective, spec: OpSpec, rules: PolicyRules
-) -> tuple[str, ...]:
-    """The names of all rules that want a person's yes."""
-    op = spec.op
-    starts_programs = op == "niri" and niri_runs_commands(args)
-    if starts_programs:
-        if grades.lowest != "user":
-            raise _command_from_screen("niri")
-        if "terminal" not in rules.enabled_ops or "terminal" in rules.disabled_ops:
-            detail = "This niri action starts programs, which is off until [policy] enabled_ops names 'terminal'."
-            raise _Denied(ErrorCode.NOT_PERMITTED, "op-not-enabled", detail, field="action")
-    conditions = (
-        ("always-confirm", starts_programs or op in OFF_BY_DEFAULT),
-        ("destructive", spec.side_effect == "destructive" or (op == "niri" and niri_is_destructive(args))),
-        ("screen-without-arguments", not args and grades.step != "user"),
-        ("configured-confirm", op in rules.confirm_ops),
-        ("plugin-asks", spec.needs_confirm),
-        ("plan-asks", step.confirm),
-    )
-    return tuple(rule for rule, wanted in conditions if wanted)
+def _unfit(violation: tuple[str, str], schema: str) -> str:
+    field, problem = violation
+    subject = f"The argument '{field}' does" if field else "The arguments do"
+    return f"{subject} not fit {schema}: {problem}."
 
 
-_WHY = {
-    "always-confirm": "It runs a command or types text, which always asks first.",
-    "destructive": "What it does cannot be undone.",
-    "screen-without-arguments": "Something on the screen chose it.",
-    "configured-confirm": "[policy] confirm_ops names it.",
-    "plugin-asks": "The plugin that runs it asks for a confirmation.",
-    "plan-asks": "The plan asks for a confirmation.",
-}
-
-
-def _granted(spec: OpSpec, args: dict[str, Any], provenance: Provenance, wanted: tuple[str, ...]) -> Allow | Confirm:
+def _granted(
+    spec: OpSpec, args: dict[str, Any], provenance: Provenance, circumstances: Circumstances, rules: PolicyRules
+) -> Allow | Confirm:
+    wanted = wanted_by(spec, rules, circumstances)
     digest = step_digest(spec.op, args, provenance, spec.plugin)
     if not wanted:
         return Allow(
@@ -330,7 +265,7 @@ def _granted(spec: OpSpec, args: dict[str, Any], provenance: Provenance, wanted:
             rule="allowed",
             detail=_ALLOWED,
         )
-    text, shown = render.confirmation(spec.op, args, provenance)
+    text, shown = render.confirmation(spec.op, args, provenance, llm=circumstances.llm)
     if shown > render.MAX_SHOWN:
         detail = f"The arguments take {shown} characters to show, and a confirmation shows at most {render.MAX_SHOWN}."
         raise _Denied(ErrorCode.NOT_PERMITTED, "confirm-too-long", detail, bound=render.MAX_SHOWN, length=shown)
@@ -342,7 +277,7 @@ def _granted(spec: OpSpec, args: dict[str, Any], provenance: Provenance, wanted:
         plugin=spec.plugin,
         digest=digest,
         rule=wanted[0],
-        detail=_WHY[wanted[0]],
+        detail=why(wanted[0], spec.op, rules),
         text=text,
         rules=wanted,
     )

@@ -115,6 +115,11 @@ class OpRegistry:
         """The canonical names of what a plugin advertises, in its order."""
         return tuple(self._by_plugin.get(plugin_id, ()))
 
+    def specs(self) -> tuple[OpSpec, ...]:
+        """What all plugins advertise, by op and then by rank: the provider of an op before the others."""
+        ranked = sorted(self._by_plugin, key=self._rank.__getitem__)
+        return tuple(sorted((spec for p in ranked for spec in self._by_plugin[p].values()), key=lambda spec: spec.op))
+
     def find(self, op: str, plugin_id: str | None = None) -> OpSpec | None:
         """The provider's entry for a canonical name, or that of the plugin named."""
         if plugin_id is None:

@@ -31,12 +31,14 @@ class Origin(msgspec.Struct, kw_only=True, frozen=True):
         sources: everything that the request carried besides the utterance ("context.snapshot", "clipboard", ...).
             One source that is not the user's makes the whole step `screen`.
         plugin: the plugin that the caller named to run the op, or None for the registry's provider.
+        llm: whether a language model had a part in making the step.
     """
 
     provenance: Provenance = "screen"
     session: str = ""
     sources: tuple[str, ...] = ()
     plugin: str | None = None
+    llm: bool = False
 
 
 class Effective(msgspec.Struct, frozen=True):

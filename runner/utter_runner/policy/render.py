@@ -50,17 +50,18 @@ def _named(args: dict[str, Any]) -> str:
     return ", ".join(f"{key} = {_value(value)}" for key, value in pairs)
 
 
-def confirmation(op: str, args: dict[str, Any], provenance: Provenance) -> tuple[str, int]:
+def confirmation(op: str, args: dict[str, Any], provenance: Provenance, *, llm: bool = False) -> tuple[str, int]:
     """Word the question whether a step may run.
 
     Args:
         op: the canonical op.
         args: canonical arguments, JSON values only.
-        provenance: the step's lowest grade; one that is not the user's is said in a second line.
+        provenance: the step's lowest grade; one that is not the user's is said in a line of its own.
+        llm: a language model had a part in the step, which is said in a line of its own, too.
 
     Returns:
-        The text, one or two lines, and how many characters of it show arguments. Nothing is left out: whoever shows the
-        text must compare that count with MAX_SHOWN and deny what is longer.
+        The text, one to three lines, and how many characters of it show arguments. Nothing is left out: whoever shows
+        the text must compare that count with MAX_SHOWN and deny what is longer.
     """
     if len(args) == 1:
         ((key, value),) = args.items()
@@ -78,4 +79,6 @@ def confirmation(op: str, args: dict[str, Any], provenance: Provenance) -> tuple
         text = f"Do {_value(op)}"
     if provenance != "user":
         text += "\nThis was chosen by something on the screen, not by you."
+    if llm:
+        text += "\nA language model had a part in this."
     return text, len(shown)

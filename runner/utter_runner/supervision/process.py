@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 STOP_SECONDS = 2.0
 STDERR_TAIL = 64 * 1024
 _STDERR_LINE = 8 * 1024
+# What shells and wrappers add to the number of a signal to make an exit code of it.
+_SIGNALLED = 128
 
 
 class ChildProcess:
@@ -47,6 +49,7 @@ class ChildProcess:
         self.pid = process.pid
         self.mark = launched.mark
         self._tmp = launched.tmp
+        self._wrapped = launched.wrapped
         self.returncode: int | None = None
         self.exited = trio.Event()
         self._owns_stdin = process.stderr is None
@@ -75,7 +78,8 @@ class ChildProcess:
     def _reap(self, _events: int) -> None:
         if self._process.poll() is None:
             return
-        self.returncode = self._process.returncode
+        code = self._process.returncode
+        self.returncode = _SIGNALLED - code if self._wrapped and code > _SIGNALLED else code
         self._reactor.unregister(self._pidfd)
         os.close(self._pidfd)
         self.exited.set()

@@ -115,6 +115,11 @@ def resolve(
             else None
         ),
         warnings=(*_warnings(entry), *filter(None, [no_ring])),
+        package=str(directory.absolute()) if directory is not None else None,
+        visible=_named_files(argv) if entry.entrypoint is not None else (),
+        read_paths=tuple(entry.read_paths),
+        write_paths=tuple(entry.write_paths),
+        confine=entry.sandbox,
     )
 
 
@@ -209,6 +214,11 @@ def _expand(entry: PluginConfig, entrypoint: Sequence[str], directory: Path | No
     """The config's own entrypoint, by the rules of a manifest's."""
     program, *arguments = [word.replace("${PYTHON}", sys.executable) for word in entrypoint]
     return [_absolute(entry, program, directory) if "/" in program else program, *arguments]
+
+
+def _named_files(argv: Sequence[str]) -> tuple[str, ...]:
+    """The files that the user's own command names. A manifest's words are not the user's."""
+    return tuple(word for word in argv[1:] if word.startswith("/") and Path(word).is_file())
 
 
 def _absolute(entry: PluginConfig, path: str, directory: Path | None) -> str:

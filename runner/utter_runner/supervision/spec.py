@@ -5,9 +5,12 @@ Rules here: plain data; where it came from is the business of whoever built it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from utter_runner.supervision.sandbox.wrappers import Sandbox
 
 
 class SettingsSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,10 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         inherits_ring: whether its process inherits the audio ring.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
         settings_schema: None when the manifest has none.
+        package: the directory of its manifest.
+        visible: files that the config's own entrypoint names; it may read them, whatever its permissions are.
+        read_paths, write_paths: what it may read and change beside what its permissions say.
+        confine: whether it may be put into a sandbox; `sandbox` is the one that it is put into.
     """
 
     id: str
@@ -57,6 +64,12 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     settings_schema: SettingsSchema | None = None
     warnings: tuple[str, ...] = ()
+    package: str | None = None
+    visible: tuple[str, ...] = ()
+    read_paths: tuple[str, ...] = ()
+    write_paths: tuple[str, ...] = ()
+    confine: bool = True
+    sandbox: Sandbox | None = None
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

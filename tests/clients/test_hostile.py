@@ -159,6 +159,25 @@ async def test_those_who_hold_their_connections_take_no_honest_ones_place(
         await settle()
 
 
+async def test_a_flood_of_requests_is_answered_no_faster_than_its_bound_and_another_client_at_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    bounded = SocketConfig(allow_same_uid=True, max_requests_per_s=100)
+    async with house(tmp_path, socket=bounded) as made:
+        flood, honest = await made.client(), await made.client()
+        started = trio.current_time()
+        last = 0
+        for _ in range(600):
+            last = await flood.send("runner.status")
+        assert (await honest.call("runner.status"))["state"] == "ready"
+        early = trio.current_time() - started
+        assert (await flood.result(last))["state"] == "ready"
+        assert len(flood.answers) == 600
+        # 200 at once, and 100 in each second that follows; one turn may overdraw.
+        assert early < 1
+        assert trio.current_time() - started >= 3
+
+
 # ---- before runner.auth
 
 

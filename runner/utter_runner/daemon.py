@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
     from utter_runner.confirm.confirmer import Surface
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
@@ -157,9 +158,17 @@ class Daemon:
             candidates=self._candidates,
             confirmer=confirmer,
             emit=emit,
+            mark_in=self._mark_in,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
-        commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
+        commands = Commands(
+            self._supervisor,
+            self._gate,
+            timeout=timeout,
+            router_wait=_ROUTER_WAIT,
+            emit=emit,
+            mark_in=self._mark_in,
+        )
         self._voice: Voice = build_voice(
             config,
             supervisor=self._supervisor,
@@ -192,7 +201,7 @@ class Daemon:
             confirmer=confirmer,
             context=self._context,
             emitter=relay,
-            carry=self._data.carry,
+            handles=self._data,
             instead={"tts.speak": self._voice.speak_for},
             timeout=timeout,
         )
@@ -346,6 +355,14 @@ class Daemon:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
             self._candidates.forget(instance.id)
+            if instance.memory.screen:
+                # It was handed something before it answered.
+                logger.warning(
+                    "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
+                    "not come from there",
+                    instance.id,
+                )
+                catalog.candidates = []
             try:
                 self._candidates.record(
                     catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
@@ -375,8 +392,13 @@ class Daemon:
         return Inherited({RING_VARIABLE: ring.ring, WAKE_VARIABLE: ring.wake}, ring.end)
 
     def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
-        caller = self._data.plugin(instance.id, may_hear="microphone" in instance.permissions)
+        may_hear = "microphone" in instance.permissions
+        caller = self._data.plugin(instance.id, may_hear=may_hear, purpose=instance.work_of)
         self._data.request(caller, peer, request_id, method, params)
+
+    def _mark_in(self, message: bytes | Raw, plugin: str) -> Mark:
+        # The data plane is built after the gate, since the ring is the voice's.
+        return self._data.mark_in(message, plugin)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:

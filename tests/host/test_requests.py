@@ -360,6 +360,58 @@ async def test_what_another_plugin_read_taints_whoever_asked_it() -> None:
     assert work.provenance == "screen"
 
 
+# ---- what language models say, and content that was stored
+
+
+async def test_what_a_language_model_answered_is_remembered_by_all_who_waited() -> None:
+    asker, helper = router("llm.choose@1"), llm()
+    stage = HostStage(asker, helper)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        _, other = await planning(stage, asker)
+        await stage.asks(asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+    assert (work.llm, work.provenance, other.llm) == (True, "user", False)
+
+
+async def test_a_language_model_that_failed_had_no_part() -> None:
+    asker, helper = router("llm.choose@1"), llm(**{"llm.choose": RpcError(-32000, "no")})
+    stage = HostStage(asker, helper)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await refused(stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+    assert not work.llm
+
+
+@pytest.mark.parametrize("holder", ["asker", "provider"])
+async def test_a_handle_that_is_handed_over_taints_whoever_gets_it(holder: str) -> None:
+    asker, provider = router("experimental/X@1"), llm(**{"experimental.x": {"see": "handle://x"}})
+    stage = HostStage(asker, provider)
+    stage.marks[asker.id if holder == "asker" else provider.id] = "screen"
+    params = {"see": "handle://x"} if holder == "asker" else {}
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await stage.asks(
+            asker, "host.invoke", capability="experimental/X@1", method="experimental.x", params=params, request=sent
+        )
+    (received,) = provider.received
+    assert (work.provenance, work.sources) == ("screen", ("handle",))
+    assert received.work is not None
+    assert (received.work.provenance == "screen") == (holder == "asker")
+
+
+async def test_an_action_that_names_what_the_asker_stored_is_the_screens() -> None:
+    asker = router()
+    stage = HostStage(asker)
+    stage.marks["router"] = "screen"
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await stage.asks(asker, "host.action", **OPEN, provenance="user", request=sent)
+        args = {"url": "http://example.com/?handle://x"}
+        error = await refused(stage, asker, "host.action", op="open_url", args=args, provenance="user", request=sent)
+    assert error.code == ErrorCode.UNTRUSTED_PROVENANCE
+    assert work.sources == ("handle",)
+
+
 # ---- host.action
 
 OPEN = {"op": "open_url", "args": {"url": "http://example.com/"}}

@@ -268,7 +268,12 @@ def test_push_to_talk(tmp_path: Path) -> None:
 def test_handles(tmp_path: Path) -> None:
     with Daemon(tmp_path, "") as daemon, connect(daemon) as client, connect(daemon) as other:
         stored = client.call("handle.create", {"data": "hello"})
-        assert stored == {"handle": f"handle://{stored['sha256']}", "sha256": stored["sha256"], "size": 5}
+        assert stored == {
+            "handle": f"handle://{stored['sha256']}",
+            "sha256": stored["sha256"],
+            "size": 5,
+            "provenance": "screen",
+        }
         assert stored["sha256"] == hashlib.sha256(b"hello").hexdigest()
         assert client.call("handle.create", {"data_b64": "aGVsbG8="}) == stored
         handle = {"handle": stored["handle"]}

@@ -1007,3 +1007,12 @@ async def test_what_begins_to_listen_ends_nothing(autojump_clock: MockClock) -> 
         assert rig.outcome("s1") == "done"
         rig.controller.cancel()
     assert rig.outcome("s2") == "cancelled"
+
+
+async def test_what_was_heard_by_one_who_reads_the_screen_is_not_the_users(autojump_clock: MockClock) -> None:
+    rig = Rig("open youtube")
+    rig.recogniser.provenance = "screen"
+    async with rig.running():
+        await speak(rig)
+        await settle(rig)
+    assert rig.commander.commands == [("s1", "open youtube", "screen")]

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import encode
 from utter_protocol.methods import (
     ActionResult,
     CommandResult,
@@ -23,6 +24,7 @@ from utter_protocol.methods import (
     WireError,
 )
 from utter_runner.actions.gate import decision_name
+from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Confirm, Deny, Origin
 from utter_runner.supervision.dialect import decode_answer
 from utter_runner.supervision.work import Work
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import Provenance
     from utter_runner.actions.gate import ActionGate
     from utter_runner.policy import Decision
+    from utter_runner.policy.marks import Mark
     from utter_runner.supervision.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,7 @@ class Commands:
         timeout: seconds for the router and for each action.
         router_wait: seconds to wait for a router that is restarting.
         emit: told of plans and results.
+        mark_in: returns the lowest mark that the handles in a piece of JSON have for a plugin that holds them.
     """
 
     def __init__(
@@ -61,12 +65,14 @@ class Commands:
         timeout: float,
         router_wait: float,
         emit: Callable[[dict[str, Any]], None],
+        mark_in: Callable[[bytes, str], Mark] = lambda _message, _plugin: "user",
     ) -> None:
         self._supervisor = supervisor
         self._gate = gate
         self._timeout = timeout
         self._router_wait = router_wait
         self._emit = emit
+        self._mark_in = mark_in
 
     async def command(
         self,
@@ -74,6 +80,7 @@ class Commands:
         *,
         session: str,
         provenance: Provenance,
+        llm: bool = False,
         on_phase: Callable[[Any], None] = lambda _phase: None,
         context: dict[str, Any] | None = None,
         timeout: float | None = None,
@@ -84,6 +91,7 @@ class Commands:
             utterance: at most 4,000 characters.
             session: the id that events carry.
             provenance: the most trust that any step of the plan may have.
+            llm: whether a language model had a part in what is given.
             on_phase: told of planning, confirming and acting.
             context: passed to the router.
             timeout: seconds for the router and for each action; None takes the configured one.
@@ -100,7 +108,7 @@ class Commands:
             )
         limit = self._timeout if timeout is None else timeout
         started = trio.current_time()
-        work = Work(provenance, session)
+        work = Work(provenance, session, llm=llm)
         plan = await self._plan(utterance, context or {}, limit, work)
         latency = {"router": _since(started)}
         self._emit({"event": "plan", "session": session, "steps": msgspec.to_builtins(plan.steps)})
@@ -111,8 +119,9 @@ class Commands:
                 detail=plan.detail or "That was not understood as a command.",
                 latency_ms=latency,
             )
-        # What the router read from the screen while it planned, or had others read, taints all of its plan.
-        origin = Origin(provenance=provenance, session=session, sources=work.sources)
+        # What the router read from the screen while it planned, or had others read, taints all of its plan; so does
+        # what a language model said to it.
+        origin = Origin(provenance=provenance, session=session, sources=work.sources, llm=work.llm)
         results: list[StepResult] = []
         for step in plan.steps:
             if results and not results[-1].ok:
@@ -131,6 +140,7 @@ class Commands:
         params = PlanParams(utterance=utterance, context=context)
         raw = await router.call("router.plan", params, timeout=timeout, work=work.below(router.id, "router.plan"))
         plan = decode_answer(raw, PlanResult, "router.plan", router.id)
+        work.receive(self._mark_in(encode(plan), router.id), HANDLE)
         if len(plan.steps) > MAX_STEPS:
             raise RpcError(
                 ErrorCode.PLUGIN_FAILED,

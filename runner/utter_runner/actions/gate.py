@@ -20,7 +20,8 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import Explanation
 from utter_runner.confirm.confirmer import Question
-from utter_runner.policy import Allow, Confirm, Deny, Runs, decide, overview
+from utter_runner.dataplane.asked import HANDLE
+from utter_runner.policy import Allow, Confirm, Deny, Runs, canonical_op, decide, overview
 from utter_runner.rpc.interface import guarded, internal_error
 from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.work import Work
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import OpState, PlannedStep
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.interface import OnReply
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
@@ -80,6 +82,7 @@ class ActionGate:
         candidates: what may be picked under `screen`.
         confirmer: asks a person.
         emit: told of every decision.
+        mark_in: returns the lowest mark that the handles in a piece of JSON have for a plugin that holds them.
     """
 
     def __init__(
@@ -91,9 +94,11 @@ class ActionGate:
         candidates: CandidateStore,
         confirmer: Confirmer,
         emit: Callable[[dict[str, Any]], None],
+        mark_in: Callable[[bytes, str], Mark] = lambda _message, _plugin: "user",
     ) -> None:
         self._supervisor = supervisor
         self._ops = ops
+        self._mark_in = mark_in
         self._rules = rules
         self._candidates = candidates
         self._confirmer = confirmer
@@ -112,12 +117,24 @@ class ActionGate:
 
     def explain(self, step: PlannedStep, origin: Origin) -> Decision:
         """Return the decision about a step, from the same function that `submit` acts on."""
+        origin = self._with_handles(step, origin)
         now = trio.current_time()
         return decide(step, origin, self._ops, self._rules, self._candidates, now=now, runs=self._runs)
 
     def overview(self) -> list[OpState]:
         """Return the state of every op."""
         return overview(self._ops, self._rules)
+
+    def _with_handles(self, step: PlannedStep, origin: Origin) -> Origin:
+        """Whoever runs a step may hold what its arguments name as the screen's, whoever wrote them now."""
+        op = canonical_op(step.op)
+        spec = None if op is None else self._ops.find(op, origin.plugin)
+        mark = "user" if spec is None else self._mark_in(encode(step.args), spec.plugin)
+        if mark == "user":
+            return origin
+        if mark == "llm":
+            return msgspec.structs.replace(origin, llm=True)
+        return msgspec.structs.replace(origin, sources=(*origin.sources, HANDLE))
 
     def submit(
         self,
@@ -142,7 +159,7 @@ class ActionGate:
             work: what the step is part of; None when it is the beginning.
         """
         submission = Submission()
-        work = work or Work(origin.provenance, origin.session)
+        work = work or Work(origin.provenance, origin.session, llm=origin.llm)
         reply = partial(guarded, on_reply)
         decision = self.explain(step, origin)
         self._tell(decision, origin.session)

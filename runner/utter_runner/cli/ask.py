@@ -1,4 +1,4 @@
-"""Asking the person at the terminal whether an action may happen (`host.confirm`).
+"""Asking the person at the terminal whether an action may happen (`host.confirm`), or a package may be installed.
 
 Rules here: only a person can confirm, so there is no option that answers for one, and nothing is asked where stdin or
 stderr is no terminal; what was typed before the question was shown does not count; no answer is "no".
@@ -69,6 +69,20 @@ def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable
         return answer.strip().lower() in {b"y", b"yes"}
     _show(answer)
     return False
+
+
+def agreed(question: str) -> bool | None:
+    """Ask a question that is not the runner's, and wait for a line as long as it takes.
+
+    Returns:
+        Whether it is "y" or "yes"; None if there is no terminal to ask on.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    stdin = sys.stdin.fileno()
+    termios.tcflush(stdin, termios.TCIFLUSH)
+    _show(f"{question} [y/N] ", end="")
+    return os.read(stdin, _LINE_BYTES).strip().lower() in {b"y", b"yes"}
 
 
 def _wait(stdin: int, connection: int, withdrawn: Callable[[], bool], deadline: float) -> bytes | str:

@@ -21,6 +21,7 @@ from utter_protocol import ABI, PROTOCOL
 from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
+from utter_protocol.messages import encode
 from utter_protocol.methods import (
     CommandParams,
     ExplainParams,
@@ -37,10 +38,13 @@ from utter_protocol.methods import (
 )
 from utter_runner.actions.gate import explained
 from utter_runner.clients.microphone import Listeners
-from utter_runner.policy import Origin
+from utter_runner.dataplane.asked import HANDLE
+from utter_runner.policy import Origin, lower
+from utter_runner.policy.marks import provenance_of
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -157,6 +161,7 @@ class ClientApi:
         self._sessions = 0
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
+            "runner.command": self._start_command,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
@@ -177,7 +182,6 @@ class ClientApi:
             **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
-            "runner.command": self._command,
             "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
@@ -228,9 +232,11 @@ class ClientApi:
                 f"{params.method} cannot be called through runner.invoke",
                 {"method": params.method},
             )
-        self._data.carry(params.params, peer, instance.id)
-        on_reply = partial(self._bring_back, instance.id, peer, request_id)
-        sent = instance.request(params.method, params.params, on_reply, timeout=timeout)
+        # What a client asks of a plugin by itself says nothing about the user.
+        work = Work("screen", step=(instance.id, params.method))
+        self._data.carry(params.params, peer, instance.id, work.mark)
+        on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
+        sent = instance.request(params.method, params.params, on_reply, timeout=timeout, work=work)
         if sent is not None:
             peer.on_cancel(request_id, partial(instance.cancel, sent))
 
@@ -245,23 +251,25 @@ class ClientApi:
         step = PlannedStep(
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
-        origin = Origin(provenance=params.provenance, plugin=instance.id)
+        work = Work(params.provenance)
+        work.receive(self._data.mark_in(encode(params.args), peer), HANDLE)
+        origin = Origin(provenance=params.provenance, plugin=instance.id, sources=work.sources, llm=work.llm)
 
         def on_phase(phase: GatePhase) -> None:
             # Before it may run, the plugin gets nothing.
             if phase == "acting":
-                self._data.carry(raw, peer, instance.id)
+                self._data.carry(raw, peer, instance.id, work.mark)
 
-        on_reply = partial(self._bring_back, instance.id, peer, request_id)
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase)
+        on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
+        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work)
         peer.on_cancel(request_id, submission.cancel)
 
-    def _bring_back(
-        self, plugin: str, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
+    def _bring_back(  # noqa: PLR0917 - the last two are a reply's
+        self, plugin: str, work: Work, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
     ) -> None:
         """Answer a client with what a plugin answered, and the handles in it."""
         if result is not None:
-            self._data.carry(result, plugin, peer)
+            self._data.carry(result, plugin, peer, work.mark)
         relay(peer, request_id, result, error)
 
     # ---- looking
@@ -326,13 +334,18 @@ class ClientApi:
 
     # ---- doing
 
-    async def _command(self, raw: Raw) -> object:
+    def _start_command(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, raw))
+
+    async def _command(self, peer: Peer, raw: Raw) -> object:
         params = decode_params(raw, CommandParams)
         self._sessions += 1
+        mark = self._data.mark_in(encode(params), peer)
         return await self._commands.command(
             params.utterance,
             session=f"command-{os.getpid()}-{self._sessions}",
-            provenance=params.provenance,
+            provenance=lower(params.provenance, provenance_of(mark)),
+            llm=mark == "llm",
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
         )

@@ -116,6 +116,11 @@ class AudioFeed(Protocol):
 class RecognitionStream(Protocol):
     """One utterance on its way into the recogniser."""
 
+    @property
+    def provenance(self) -> Provenance:
+        """The most trust that what was heard may have."""
+        ...
+
     def feed(self, chunk: Chunk) -> None:
         """Hand over the next frames. Never blocks; bounded by the caller.
 
@@ -188,7 +193,7 @@ class Commander(Protocol):
         Args:
             utterance: the text heard.
             session: the id that events about this command carry.
-            provenance: `user` for speech.
+            provenance: `user` for speech, unless the recogniser says otherwise.
             on_phase: called on every change of phase, in order; the call starts in `planning`. It may cancel the call.
 
         Raises:

@@ -169,6 +169,7 @@ class FakeRecogniser:
         start_error: raised by `start` when set.
         finish_error: raised by `finish` when set.
         may_finish: `finish` waits for it.
+        provenance: what trust each utterance has.
     """
 
     def __init__(self, *texts: str) -> None:
@@ -176,6 +177,7 @@ class FakeRecogniser:
         self.streams: dict[str, FakeStream] = {}
         self.start_error: RpcError | None = None
         self.finish_error: RpcError | None = None
+        self.provenance: Provenance = "user"
         self.may_finish = trio.Event()
         self.may_finish.set()
 
@@ -198,6 +200,7 @@ class FakeStream:
 
     def __init__(self, recogniser: FakeRecogniser) -> None:
         self._recogniser = recogniser
+        self.provenance = recogniser.provenance
         self.chunks: list[Chunk] = []
         self.finished = False
         self.cancelled = False

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_protocol.methods import Provenance
     from utter_runner.dataplane.ring import RingWriter
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
@@ -126,6 +127,7 @@ class PluginStream:
     def __init__(self, instance: Instance, session: str, register: dict[str, PluginStream]) -> None:
         self._instance = instance
         self._epoch = instance.epoch
+        self._memory = instance.memory
         self._session = session
         self.ring: RingWriter | None = None
         self._register = register
@@ -136,6 +138,11 @@ class PluginStream:
         self._error: RpcError | None = None
         self._decided = trio.Event()
         register[session] = self
+
+    @property
+    def provenance(self) -> Provenance:
+        """The most trust that what was heard may have: a plugin that reads the screen can hear what stands there."""
+        return "screen" if self._memory.screen else "user"
 
     def feed(self, chunk: Chunk) -> None:
         """Hand over frames at 16 kHz. Raises RpcError."""

@@ -20,7 +20,7 @@ from utter_runner.voice.machine import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from utter_protocol.methods import SessionReport
+    from utter_protocol.methods import Provenance, SessionReport
     from utter_runner.voice.collaborators import AudioFeed
 
 MAX_CHUNK_FRAMES = 8_000
@@ -69,6 +69,7 @@ class Session:
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
         silence: silences cues, see `Cues.silence`.
         holding: it has the microphone acquired.
+        provenance: the most trust that what was heard may have.
         report: how it ended; None while it has not.
         done: set when it has ended and nothing of it runs any more.
         scope: cancels all its work.
@@ -96,6 +97,7 @@ class Session:
     muted: tuple[int, int] = (0, 0)
     holding: bool = False
     heard: str = ""
+    provenance: Provenance = "user"
     report: SessionReport | None = None
     latency: dict[str, float] = field(default_factory=dict)
     done: trio.Event = field(default_factory=trio.Event)

@@ -394,7 +394,7 @@ class VoiceController:
         # What is done meets the players as the user had left them.
         await self._quiet.settled(session.id)
         result = await self._commander.command(
-            text, session=session.id, provenance="user", on_phase=partial(self._on_phase, session)
+            text, session=session.id, provenance=session.provenance, on_phase=partial(self._on_phase, session)
         )
         self._apply(session, Event.END, outcome.of_result(result))
 
@@ -407,6 +407,7 @@ class VoiceController:
             async for chunk in session.audio:
                 stream.feed(chunk)
             transcript = await stream.finish(self._settings.stt_timeout_ms / 1000)
+            session.provenance = stream.provenance
             recognised = True
         finally:
             if not recognised:

@@ -22,7 +22,9 @@ from utter_protocol.json_schema import MAX_SCHEMA_BYTES
 from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
-from utter_runner.config import RunnerConfig, VoiceConfig
+from utter_runner.clients.server import ACCEPTS_PER_S, AUTH_BYTES, AUTH_MESSAGES, REVOKED_SECONDS
+from utter_runner.config import RunnerConfig, SocketConfig, VoiceConfig
+from utter_runner.config.tokens import MAX_TOKENS
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
 from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER
 from utter_runner.dataplane.service import MAX_CARRIED
@@ -422,7 +424,7 @@ def test_the_ring_table_is_what_the_reader_takes() -> None:
 
 
 def test_configurable_bounds_have_the_defaults_of_the_config() -> None:
-    sections = {"runner": RunnerConfig(), "voice": VoiceConfig()}
+    sections = {"runner": RunnerConfig(), "socket": SocketConfig(), "voice": VoiceConfig()}
     seen = set()
     for name, key, value, _ in rows("## Bounds"):
         found = re.fullmatch(r"`\[(\w+)\] (\w+)`", key)
@@ -464,6 +466,11 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "messages before authentication (`max_unauthenticated_messages`)": [AUTH_MESSAGES],
+        "bytes before authentication (`max_unauthenticated_bytes`)": [AUTH_BYTES],
+        "connections that are accepted per second": [ACCEPTS_PER_S],
+        "tokens that `utter token` made (`max_tokens`)": [MAX_TOKENS],
+        "time until a revoked token's connections are closed, in ms": [REVOKED_SECONDS * 1000],
         "processes and threads of a plugin, where systemd makes its cgroup (`max_tasks`)": [MAX_TASKS],
         "findings about the sandbox that are read again": [MAX_CACHE],
         "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.host import MAX_DEPTH
 from utter_runner.rpc.requesters import Requester
-from utter_runner.supervision.work import Work, work_of_any
+from utter_runner.supervision.work import Work
 
 
 def test_trust_goes_down_with_the_depth_and_never_up() -> None:
@@ -51,9 +51,9 @@ def test_who_asked_for_it_is_known_all_the_way_down_and_of_all_that_it_may_be_fo
     plan = Work("user", requesters=frozenset({one})).below("router", "router.plan")
     assert plan.below("llm", "llm.choose").requesters == {one}
     other = Work("user", requesters=frozenset({two})).below("router", "router.plan")
-    assert work_of_any("router", [plan, other]).requesters == {one, two}
-    assert work_of_any("router", [plan]).below("llm", "x").requesters == {one}
-    assert Work("user").below("router", "router.plan").requesters == work_of_any("router", []).requesters == frozenset()
+    assert plan.beside([plan, other]).requesters == {one, two}
+    assert plan.beside([plan]).below("llm", "x").requesters == {one}
+    assert Work("user").below("router", "router.plan").requesters == frozenset()
 
 
 def test_a_loop_is_refused_and_named() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
+from utter_protocol.audit import AuditSource
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import (
     ActionResult,
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 ROUTER = "router.plan@1"
 MAX_UTTERANCE = 4000
 MAX_STEPS = 32
+_SPOKEN = AuditSource(kind="voice")
 
 
 class Commands:
@@ -77,6 +79,7 @@ class Commands:
         on_phase: Callable[[Any], None] = lambda _phase: None,
         context: dict[str, Any] | None = None,
         timeout: float | None = None,
+        source: AuditSource = _SPOKEN,
     ) -> CommandResult:
         """Do what an utterance asks for.
 
@@ -87,6 +90,7 @@ class Commands:
             on_phase: told of planning, confirming and acting.
             context: passed to the router.
             timeout: seconds for the router and for each action; None takes the configured one.
+            source: who asks, for the audit trail.
 
         Raises:
             RpcError: -32602 for an utterance that is too long; -32005, -32000 or -32001 when there is no router or it
@@ -118,7 +122,7 @@ class Commands:
             if results and not results[-1].ok:
                 result = StepResult(op=step.op, ok=False, detail="Not run: an earlier step failed.")
             else:
-                result = await self._step(step, origin, limit, on_phase, latency)
+                result = await self._step(step, origin, limit, on_phase, latency, source=source)
             results.append(result)
             self._emit({"event": "result", "session": session, "result": msgspec.to_builtins(result)})
         failed = next((one for one in results if not one.ok), None)
@@ -146,6 +150,8 @@ class Commands:
         timeout: float,
         on_phase: Callable[[Any], None],
         latency: dict[str, float],
+        *,
+        source: AuditSource,
     ) -> StepResult:
         clock = _StepClock(latency)
         decisions: list[Decision] = []
@@ -170,7 +176,9 @@ class Commands:
         error: RpcError | None = None
         result = ActionResult(ok=False)
         try:
-            raw = await self._gate.run_step(step, origin, timeout=timeout, on_phase=phase, on_decision=decided)
+            raw = await self._gate.run_step(
+                step, origin, timeout=timeout, on_phase=phase, on_decision=decided, source=source
+            )
             result = decode_answer(raw, ActionResult, "action.invoke", plugin)
         except RpcError as caught:
             error = caught

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import trio
 
+from utter_protocol.audit import AuditSource
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
+from utter_runner.actions.audit import Record, Unaudited
 from utter_runner.confirm.confirmer import Question
 from utter_runner.policy import Allow, Confirm, Deny, decide
 from utter_runner.rpc.interface import guarded, internal_error
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import PlannedStep
+    from utter_runner.actions.audit import Auditor
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.policy import CandidateStore, Decision, OpRegistry, Origin, PolicyRules
     from utter_runner.rpc.interface import OnReply
@@ -41,6 +44,7 @@ logger = logging.getLogger(__name__)
 GatePhase = Literal["confirming", "acting"]
 
 INJECT = "input.inject"
+_STATES: dict[bool, Literal["approved", "denied"]] = {True: "approved", False: "denied"}
 
 
 class Submission:
@@ -78,6 +82,7 @@ class ActionGate:
         candidates: what may be picked under `screen`.
         confirmer: asks a person.
         emit: told of every decision.
+        audit: told of every step when it is over; may have steps refused.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class ActionGate:
         candidates: CandidateStore,
         confirmer: Confirmer,
         emit: Callable[[dict[str, Any]], None],
+        audit: Auditor | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._ops = ops
@@ -96,6 +102,7 @@ class ActionGate:
         self._candidates = candidates
         self._confirmer = confirmer
         self._emit = emit
+        self._audit = audit or Unaudited()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -109,7 +116,9 @@ class ActionGate:
 
     def explain(self, step: PlannedStep, origin: Origin) -> Decision:
         """Return the decision about a step, from the same function that `submit` acts on."""
-        return decide(step, origin, self._ops, self._rules, self._candidates, now=trio.current_time())
+        decision = decide(step, origin, self._ops, self._rules, self._candidates, now=trio.current_time())
+        why = "" if isinstance(decision, Deny) else self._audit.refusal()
+        return _unaudited(decision.op, why) if why else decision
 
     def submit(
         self,
@@ -121,6 +130,7 @@ class ActionGate:
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
         work: Work | None = None,
+        source: AuditSource | None = None,
     ) -> Submission:
         """Judge a step and run it if it may run.
 
@@ -132,18 +142,20 @@ class ActionGate:
             on_phase: told when a person is asked and when the plugin is.
             on_decision: told what was decided.
             work: what the step is part of; None when it is the beginning.
+            source: who asks; None for the plugin that `work` is of, or nobody in particular.
         """
         submission = Submission()
         work = work or Work(origin.provenance, origin.session)
-        reply = partial(guarded, on_reply)
         decision = self.explain(step, origin)
+        record = Record(step, origin, decision, source or _source_of(work))
+        reply = partial(self._reply, record, on_reply)
         self._tell(decision, origin.session)
         if on_decision is not None:
             guarded(on_decision, decision)
         if isinstance(decision, Deny):
             reply(None, denial(decision))
         elif isinstance(decision, Allow):
-            self._invoke(submission, decision, reply, work, timeout=timeout, on_phase=on_phase)
+            self._invoke(submission, decision, reply, work, record, timeout=timeout, on_phase=on_phase)
         elif self._nursery is None:
             reply(None, RpcError(ErrorCode.NOT_PERMITTED, "the runner is not ready to ask for a confirmation"))
         else:
@@ -152,14 +164,22 @@ class ActionGate:
                 self._ask,
                 submission.scope,
                 decision,
+                record,
                 judge_again=partial(self.explain, step, origin),
                 epoch=self._epoch(decision.plugin),
                 session=origin.session,
                 on_phase=on_phase,
             )
-            invoke = partial(self._invoke, submission, decision, reply, work, timeout=timeout, on_phase=on_phase)
+            invoke = partial(
+                self._invoke, submission, decision, reply, work, record, timeout=timeout, on_phase=on_phase
+            )
             self._nursery.start_soon(self._confirm, submission, reply, ask, invoke)
         return submission
+
+    def _reply(self, record: Record, on_reply: OnReply, result: Raw | None, error: RpcError | None) -> None:
+        record.end(result, error)
+        self._audit.take(record)
+        guarded(on_reply, result, error)
 
     @staticmethod
     async def _confirm(
@@ -195,6 +215,7 @@ class ActionGate:
         self,
         scope: trio.CancelScope,
         decision: Confirm,
+        record: Record,
         *,
         judge_again: Callable[[], Decision],
         epoch: int | None,
@@ -213,7 +234,9 @@ class ActionGate:
         with scope:
             if on_phase is not None:
                 guarded(on_phase, "confirming")
+            record.asked()
             verdict = await self._confirmer.ask(question)
+            record.asked("timed_out" if verdict.timed_out else _STATES[verdict.approved], verdict.surface)
             if not verdict.approved:
                 return _not_confirmed(decision, verdict.why)
             return self._changed_meanwhile(decision, judge_again(), epoch)
@@ -238,6 +261,7 @@ class ActionGate:
         decision: Allow | Confirm,
         reply: OnReply,
         work: Work,
+        record: Record,
         *,
         timeout: float,
         on_phase: Callable[[GatePhase], None] | None,
@@ -255,6 +279,7 @@ class ActionGate:
                 return
         submission.instance = instance
         submission.epoch = instance.epoch
+        record.sent(instance.id, instance.epoch)
         if _injects(instance, decision.op):
             injected = partial(_injected, reply)
             submission.request = instance.request(INJECT, encode(decision.args), injected, timeout=timeout, work=part)
@@ -271,12 +296,20 @@ class ActionGate:
         on_phase: Callable[[GatePhase], None] | None = None,
         on_decision: Callable[[Decision], None] | None = None,
         work: Work | None = None,
+        source: AuditSource | None = None,
     ) -> Raw:
         """Submit a step and wait; cancelling the wait withdraws it. Raises RpcError."""
 
         def start(on_reply: OnReply) -> Callable[[], object]:
             return self.submit(
-                step, origin, on_reply, timeout=timeout, on_phase=on_phase, on_decision=on_decision, work=work
+                step,
+                origin,
+                on_reply,
+                timeout=timeout,
+                on_phase=on_phase,
+                on_decision=on_decision,
+                work=work,
+                source=source,
             ).cancel
 
         return await wait_reply(start)
@@ -294,6 +327,16 @@ class ActionGate:
                 "args": {} if isinstance(decision, Deny) else decision.args,
             },
         )
+
+
+def _source_of(work: Work) -> AuditSource:
+    """Who asks for a step that is part of a plugin's work."""
+    plugin = work.step[0]
+    return AuditSource(kind="plugin", plugin=plugin) if plugin else AuditSource(kind="runner")
+
+
+def _unaudited(op: str, why: str) -> Deny:
+    return Deny(op=op, code=ErrorCode.NOT_PERMITTED, rule="audit", detail=why, data={"op": op, "rule": "audit"})
 
 
 def decision_name(decision: Decision) -> str:

@@ -18,6 +18,7 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.audit import AuditSource
 from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
@@ -35,6 +36,7 @@ from utter_protocol.methods import (
 from utter_runner.actions.gate import decision_name
 from utter_runner.clients.microphone import Listeners
 from utter_runner.policy import Deny, Origin
+from utter_runner.rpc.credentials import program_of
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
@@ -49,12 +51,14 @@ if TYPE_CHECKING:
     from utter_runner.clients.microphone import Microphone
     from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
+    from utter_runner.rpc.credentials import Credentials
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
+_SOMEBODY = AuditSource(kind="client")
 _FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
@@ -154,8 +158,10 @@ class ClientApi:
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
+            "runner.command": self._start_command,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
@@ -173,7 +179,6 @@ class ClientApi:
             **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
-            "runner.command": self._command,
             "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
@@ -195,8 +200,14 @@ class ClientApi:
             raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
         self._tasks.start(peer, request_id, method, partial(waiting, params))
 
+    def welcome(self, peer: Peer, credentials: Credentials) -> None:
+        """A connection is there: take note of who it is, while the process is."""
+        program = program_of(credentials.pid)
+        self._sources[peer] = AuditSource(kind="client", pid=credentials.pid, program=program)
+
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
+        self._sources.pop(peer, None)
         self._listeners.close(peer)
         self._streams.forget(peer)
         self._data.forget(peer)
@@ -249,7 +260,8 @@ class ClientApi:
                 self._data.carry(raw, peer, instance.id)
 
         on_reply = partial(self._bring_back, instance.id, peer, request_id)
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase)
+        source = self._sources.get(peer)
+        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, source=source)
         peer.on_cancel(request_id, submission.cancel)
 
     def _bring_back(
@@ -326,7 +338,11 @@ class ClientApi:
 
     # ---- doing
 
-    async def _command(self, raw: Raw) -> object:
+    def _start_command(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        source = self._sources.get(peer, _SOMEBODY)
+        self._tasks.start(peer, request_id, "runner.command", partial(self._command, source, raw))
+
+    async def _command(self, source: AuditSource, raw: Raw) -> object:
         params = decode_params(raw, CommandParams)
         self._sessions += 1
         return await self._commands.command(
@@ -335,6 +351,7 @@ class ClientApi:
             provenance=params.provenance,
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
+            source=source,
         )
 
     async def _snapshot(self, raw: Raw) -> object:

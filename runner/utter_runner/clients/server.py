@@ -54,6 +54,9 @@ class ClientConnection:
         self._cannot_ask = False
         self.peer: Peer | None = None
 
+    kind = "client"
+    """As a surface, in the audit trail."""
+
     def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer `runner.auth` here, and everything else only to those who are trusted."""
         if method == "runner.auth":
@@ -221,6 +224,7 @@ class ClientServer:
         except OSError as error:
             self._on_refused(f"A connection of pid {credentials.pid} was refused: {error.strerror}.")
             return
+        self.api.welcome(client.peer, credentials)
         self._connections[client] = None
         if not trusted:
             self._deadlines.add(trio.current_time() + AUTH_SECONDS, lambda: self._give_up(client))

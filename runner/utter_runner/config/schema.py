@@ -185,10 +185,14 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[log]`: how much is logged, and whether what was said and shown is."""
+    """`[log]`: how much is logged, whether what was said and shown is, and the trail of what was done."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     content: bool = False
+    audit: Literal["on", "off", "required"] = "on"
+    """Whether each step is recorded; with "required" nothing is done while that is not possible."""
+    audit_bytes: Annotated[int, Meta(ge=MIB, le=64 * 1_024 * MIB)] = 16 * MIB
+    """What all files of the trail hold together."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

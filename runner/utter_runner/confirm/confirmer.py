@@ -39,14 +39,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The answer, and why it is so in one sentence."""
+    """The answer, why it is so in one sentence, whether time ran out, and the kind of the surface that gave it."""
 
     approved: bool
     why: str
+    timed_out: bool = False
+    surface: str = ""
 
 
 class Surface(Protocol):
-    """A place where a person can be asked."""
+    """A place where a person can be asked; `kind` is its name in the audit trail."""
+
+    kind: str
 
     async def ask(self, params: ConfirmParams) -> bool | None:
         """Return the person's answer, or None when nobody can be asked here."""
@@ -104,7 +108,7 @@ class Confirmer:
         surfaces = self._surfaces()
         if not surfaces:
             return Verdict(approved=False, why="nobody is there to ask"), "denied"
-        answers: list[bool] = []
+        answers: list[tuple[bool, str]] = []
         with trio.move_on_after(self._timeout) as scope:
             async with trio.open_nursery() as nursery:
 
@@ -112,23 +116,25 @@ class Confirmer:
                     try:
                         answer = await surface.ask(params)
                     except RpcError as error:
-                        logger.debug("a surface could not ask: %s", error)
+                        # Its message may repeat what was asked.
+                        logger.debug("a surface could not ask: error %d", error.code)
                         return
                     except Exception:
                         logger.exception("a surface failed while it asked")
                         return
                     if answer is not None:
-                        answers.append(answer)
+                        answers.append((answer, surface.kind))
                         nursery.cancel_scope.cancel()
 
                 for surface in surfaces:
                     nursery.start_soon(ask_one, surface)
         if answers:
-            approved = answers[0]
+            approved, kind = answers[0]
             why = "it was approved" if approved else "it was declined"
-            return Verdict(approved=approved, why=why), "approved" if approved else "denied"
+            return Verdict(approved=approved, why=why, surface=kind), "approved" if approved else "denied"
         if scope.cancelled_caught:
-            return Verdict(approved=False, why=f"nobody answered within {self._timeout:g} s"), "timed_out"
+            why = f"nobody answered within {self._timeout:g} s"
+            return Verdict(approved=False, why=why, timed_out=True), "timed_out"
         return Verdict(approved=False, why="nobody who is connected can ask a person"), "denied"
 
     def _tell(self, question: Question, question_id: str, state: str) -> None:

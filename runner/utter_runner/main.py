@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_protocol.packages import user_directories
+from utter_protocol.printable import harmless
 from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
@@ -102,6 +103,19 @@ def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> N
                 launched[spec.id] = launch(spec, 1, os.environ)
 
 
+class LineFormatter(logging.Formatter):
+    """One printable line for each record, and under it the lines of its traceback, indented: nobody forges another."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
+        """Make the first line."""
+        return harmless(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        """Make the lines below."""
+        head, *lines = super().formatException(ei).split("\n")
+        return "\n".join([harmless(head), *(f"  {harmless(line)}" for line in lines)])
+
+
 def _log_stream() -> TextIO:
     """Return stderr by another descriptor: PortAudio's bindings redirect number 2 while they look for devices."""
     return os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -140,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
         return EXIT_USAGE
     level = options.log_level or config.log.level
-    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=_log_stream())
+    handler = logging.StreamHandler(_log_stream())
+    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     specs, problems = plugin_specs(config, os.environ, thorough=options.check)
     problems += config.warnings
     if options.check:

@@ -117,8 +117,7 @@ def test_a_record_with_a_traceback_forges_no_line() -> None:
         cause = sys.exc_info()[2]
     info = (ValueError, ValueError("one\nINFO utter_runner: forged\x1b[2J"), cause)
     record = logging.LogRecord("utter_runner", logging.ERROR, "", 0, "it\nfailed", (), info)
-    assert formatter.format(record).split("\n") == [
-        "ERROR utter_runner: it\\nfailed",
-        "ValueError: one",
-        "  INFO utter_runner: forged\\x1b[2J",
-    ]
+    first, head, *below = formatter.format(record).split("\n")
+    assert (first, head) == ("ERROR utter_runner: it\\nfailed", "Traceback (most recent call last):")
+    assert below[-2:] == ["  ValueError: one", "  INFO utter_runner: forged\\x1b[2J"]
+    assert all(line.startswith("  ") and line.isprintable() for line in below)

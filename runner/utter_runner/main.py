@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from utter_protocol.packages import user_directories
 from utter_protocol.printable import harmless
 from utter_runner import __version__
-from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
+from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
+from utter_runner.config.secret import find_secret
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
+from utter_runner.supervision.secrets import with_secrets
 from utter_runner.supervision.settings import settings_problems
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load_config(path: Path) -> Config:
-    config = load_config(path)
+    config = with_token(load_config(path), os.environ)
     if config.security.enforce:
         problem = (
             f"{path}: [security] enforce = true: this version cannot confine plugins and does not pretend to. "
@@ -71,6 +73,7 @@ def plugin_specs(
     """
     specs: list[PluginSpec] = []
     problems: list[str] = []
+    find = partial(find_secret, environ=environ, base=Path(config.path).absolute().parent)
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
@@ -81,7 +84,10 @@ def plugin_specs(
             problems.append(str(error))
             continue
         place = partial(_place, config, position)
-        if wrong := settings_problems(spec, place, thorough=thorough):
+        spec, missing = with_secrets(spec, find, place)
+        if missing:
+            problems += missing
+        elif wrong := settings_problems(spec, place, thorough=thorough):
             problems += wrong
         else:
             specs.append(spec)

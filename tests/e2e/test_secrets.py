@@ -196,6 +196,7 @@ id = "desktop"
 [plugin.settings]
 dry_run = true
 """
+    + hostile("actor", "ops=terminal")
     + asking("ear", EAR)
     + asking("windows", WINDOWS)
 )
@@ -232,7 +233,7 @@ def test_what_is_said_and_shown_is_not_logged_at_any_level(tmp_path: Path) -> No
     assert any(SAID in json.dumps(one) for one in heard)
     assert SAID in json.dumps(report)
     assert SAID in json.dumps(snapshot)
-    assert len(asked) == 2
+    assert len(asked) == 2, heard
     assert SAID in asked[0]
     log = "".join(daemon.log)
     assert "DEBUG" in log

@@ -123,6 +123,7 @@ def test_side_effects_are_asked_for_only_with_the_option(capsys: pytest.CaptureF
         "method.tts.speak",
         "method.ui.render",
         "method.input.inject",
+        "method.media.hold",
         "method.action.invoke",
         "describe.listed",
     }

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 NEW_AUDIO = RATE
 """Frames that must have come since the last look, while somebody speaks, for another one."""
 GLANCE_S = 0.5 * TAIL / RATE
-"""A glance that takes longer is left out: it must be over before a speaker who stops now is found to pause."""
-STALL_S = 0.15
+"""A machine on which a glance takes longer is slow, and does without: nothing may be under way when a speaker stops."""
+STALL_S = 0.25
 """When nothing has come for so long, the speaker pauses, and whoever feeds keeps the silence to himself."""
+SLOW_STALL_S = 1.0
+"""The same where the machine is slow: what has not come for a while may only be late."""
 
 
 class GivenUp(Exception):
@@ -177,16 +179,17 @@ class Scribe:
         soonest = None
         for name, utterance in self._open.items():
             utterance.loudness.update(utterance.audio.pcm)
-            quiet_for = self._clock() - utterance.audio.touched
-            look = self._look_at(name, utterance, stalled=quiet_for >= STALL_S)
+            quick = self._model.glance_seconds(len(utterance.audio.pcm) // SAMPLE_BYTES) <= GLANCE_S
+            left = utterance.audio.touched + (STALL_S if quick else SLOW_STALL_S) - self._clock()
+            look = self._look_at(name, utterance, stalled=left <= 0, quick=quick)
             if look is not None:
                 return look, None
-            if quiet_for < STALL_S:
-                left = STALL_S - quiet_for
+            if left > 0:
                 soonest = left if soonest is None else min(soonest, left)
         return None, soonest
 
-    def _look_at(self, name: str, utterance: Utterance, *, stalled: bool) -> Look | None:
+    @staticmethod
+    def _look_at(name: str, utterance: Utterance, *, stalled: bool, quick: bool) -> Look | None:
         loudness, end = utterance.loudness, utterance.loudness.end
         if end > LONGEST:
             # It takes several windows: too long for what is thrown away if the speaker goes on.
@@ -195,9 +198,9 @@ class Scribe:
             known = utterance.done is not None and utterance.done[0] == end
             return None if known or not end else Look(name, utterance, end, "whole")
         frames = len(utterance.audio.pcm) // SAMPLE_BYTES
-        if frames - utterance.looked_at < NEW_AUDIO or not loudness.speaking:
-            return None
-        return Look(name, utterance, frames, "glance") if self._model.glance_seconds(frames) <= GLANCE_S else None
+        if quick and frames - utterance.looked_at >= NEW_AUDIO and loudness.speaking:
+            return Look(name, utterance, frames, "glance")
+        return None
 
     def look(self, look: Look) -> None:
         """Transcribe what is due, and tell what was understood."""

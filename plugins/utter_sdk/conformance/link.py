@@ -53,6 +53,8 @@ class Link(Talk):
         self._hello = ""
         self._heard: list[Message] = []
         self._may_answer: set[str] = set()
+        # Answers that wait until a frame is whole that is written in pieces; None while none is.
+        self._held: list[bytes] | None = None
         self._closed = False
         self._channel = Channel(subject, limits, self._receive)
 
@@ -63,6 +65,16 @@ class Link(Talk):
         self.close()
 
     # ---- What is sent
+
+    def pieces(self, *parts: bytes) -> None:
+        """Write bytes in pieces; what the plugin asks meanwhile is answered behind them and not inside a frame."""
+        self._held = []
+        try:
+            super().pieces(*parts)
+        finally:
+            held, self._held = self._held, None
+            for body in held:
+                self._reply(body)
 
     def hello(self, params: Any) -> Any:
         """Send `protocol.hello` and return its id; until it is answered the plugin has to be silent."""
@@ -268,5 +280,11 @@ class Link(Talk):
             if error.data is not None:
                 reply["error"]["data"] = error.data
         body = dumps(reply)
+        if self._held is None:
+            self._reply(body)
+        else:
+            self._held.append(body)
+
+    def _reply(self, body: bytes) -> None:
         self.transcript.append((">", shown(body)))
         self._channel.queue(frame(body))

@@ -31,7 +31,7 @@ SPEAK_TIMEOUT_S = 60.0
 
 _EXITS = (
     "Exit codes: 0 done; 1 the action failed or was not understood; 2 wrong usage; 3 blocked by policy or not "
-    "confirmed; 4 the runner or a plugin is unavailable."
+    "confirmed; 4 the runner, a plugin or the microphone is unavailable."
 )
 
 

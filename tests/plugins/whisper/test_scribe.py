@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from utter_plugins.whisper.bias import Hints
 from utter_plugins.whisper.loudness import LONGEST, RATE, TAIL, Loudness
-from utter_plugins.whisper.scribe import NEW_AUDIO, STALL_S, GivenUp, Heard, Look, Scribe
+from utter_plugins.whisper.scribe import NEW_AUDIO, SLOW_STALL_S, STALL_S, GivenUp, Heard, Look, Scribe
 from utter_plugins.whisper.sessions import Session
 
 if TYPE_CHECKING:
@@ -155,6 +155,9 @@ def test_on_a_machine_on_which_a_glance_takes_long_only_pauses_are_transcribed()
     bench.hear(ROOM, RATE)
     bench.hear(SPEECH, 2 * RATE)
     assert bench.due() is None
+    # Nothing comes, which for a while may be the machine's fault.
+    bench.now += 2 * STALL_S
+    assert bench.scribe.due() == (None, pytest.approx(SLOW_STALL_S - 2 * STALL_S))
     bench.hear(ROOM, TAIL)
     assert bench.look() == ("whole", 3 * RATE + TAIL)
 
@@ -178,6 +181,16 @@ def test_of_a_long_utterance_nothing_is_transcribed_before_its_end() -> None:
     bench.now += 2 * STALL_S
     assert bench.due() is None
     assert bench.finish().text == f"en: {LONGEST + RATE + TAIL} frames and 1 hints"
+
+
+def test_on_a_slow_machine_it_takes_longer_until_nothing_means_a_pause() -> None:
+    bench = Bench()
+    bench.model.glance_s = 0.16
+    bench.hear(SPEECH, RATE // 2)
+    bench.now += SLOW_STALL_S - 0.1
+    assert bench.due() is None
+    bench.now += 0.2
+    assert bench.look() == ("whole", RATE // 2)
 
 
 def test_it_says_when_to_ask_again() -> None:

@@ -212,6 +212,13 @@ def test_a_plugin_without_defects_has_none(transport: str) -> None:
     assert report.counts["holds"] > 120
 
 
+def test_what_is_asked_while_a_frame_is_half_written_is_answered_behind_it() -> None:
+    report = check("asks-inside-frames", only=("framing.byte-by-byte", "framing.split"), answer=20)
+    assert broken(report) == set(), report.text()
+    holds = {one.check.id for one in report.outcomes if one.verdict == "holds"}
+    assert holds >= {"framing.byte-by-byte", "framing.split"}
+
+
 def test_what_was_not_there_to_be_judged_is_judged_where_it_is() -> None:
     report = check("announces", "asks", only=("sent.",))
     assert report.ok, report.text()

@@ -39,7 +39,7 @@ class Plugin:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.answers = Answers(wire.transport)
-        self.served = 0
+        self.served = self.asked = 0
         self.seen: list[Any] = []
         self.just_now: list[Any] = []
 
@@ -69,9 +69,16 @@ class Plugin:
             self.just_now.clear()
             if "overrun-crashes" in WITH and ear.overrun():
                 return 1
-            for body in bodies:
-                self.take(body)
+            self.take_all(bodies)
             self.tick()
+
+    def take_all(self, bodies: list[bytes]) -> None:
+        """Read what has come to its end."""
+        for body in bodies:
+            self.take(body)
+        if not bodies and "asks-inside-frames" in WITH and self.answers.greeted:
+            self.asked += 1
+            self.wire.send({**SENT_ONCE_GREETED["asks"], "id": f"inside-{self.asked}"})
 
     def end(self) -> int:
         """What it does when its input has ended."""

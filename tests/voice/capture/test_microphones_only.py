@@ -20,23 +20,22 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """PipeWire's programs: `pw-metadata` says a line whenever `change` is called."""
+    """PipeWire's programs: `pw-link` says a line whenever `change` is called."""
 
     def __init__(self, directory: Path) -> None:
         self._dump = directory / "dump"
         self._lines = directory / "lines"
         os.mkfifo(self._lines)
-        self._writer: int | None = None
         self.programs = directory / "programs"
         self.programs.mkdir()
         for name, body in {
             "stdbuf": 'shift; exec "$@"',
-            "pw-metadata": f"exec cat {self._lines}",
+            "pw-link": f"exec cat {self._lines}",
             "pw-dump": f"test -e {self._dump} && exec cat {self._dump}",
         }.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{body}\n")
             (self.programs / name).chmod(0o755)
-        # The first line comes when the program starts, as it does from the real one.
+        # Whoever reads may come later.
         self._writer = os.open(self._lines, os.O_RDWR)
 
     def is_now(self, default: str, *, unknown: bool = False) -> None:
@@ -54,12 +53,10 @@ class Server:
             part.rename(self._dump)
 
     def tell(self) -> None:
-        assert self._writer is not None
         os.write(self._writer, b"update\n")
 
     def close(self) -> None:
-        if self._writer is not None:
-            os.close(self._writer)
+        os.close(self._writer)
 
 
 @pytest.fixture
@@ -122,7 +119,7 @@ async def test_who_cannot_tell_looks_again(server: Server, monkeypatch: pytest.M
     assert len(looks) == 5
 
 
-@pytest.mark.parametrize("missing", ["stdbuf", "pw-metadata", "pw-dump"])
+@pytest.mark.parametrize("missing", ["stdbuf", "pw-link", "pw-dump"])
 async def test_where_nobody_can_be_asked_the_source_is_left_alone(
     server: Server, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:

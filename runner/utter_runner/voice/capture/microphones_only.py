@@ -22,8 +22,9 @@ from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
 if TYPE_CHECKING:
     from utter_runner.voice.capture.source import AudioSource, OnFrames
 
+# A stream that is given to another device is linked anew. Who waits for another default (pw-metadata) may miss it.
 # Without stdbuf the C library holds lines back until 4 KiB are full.
-_CHANGES = ["stdbuf", "-oL", "pw-metadata", "--monitor", "0", "default.audio.source"]
+_CHANGES = ["stdbuf", "-oL", "pw-link", "--links", "--monitor"]
 # While devices come and go, for a moment the default is one that is not there, or pw-dump fails.
 _LOOKS = 20
 _PAUSE = 0.1
@@ -70,7 +71,8 @@ class MicrophonesOnly:
         raise failures[0]
 
     async def _watch(self, failures: list[SourceError], scope: trio.CancelScope) -> None:
-        if not all(map(shutil.which, ("stdbuf", "pw-metadata", "pw-dump"))):
+        """Looks whenever links change, for as long as PipeWire is there to tell."""
+        if not all(map(shutil.which, ("stdbuf", "pw-link", "pw-dump"))):
             return
         try:
             process = await trio.lowlevel.open_process(
@@ -84,12 +86,10 @@ class MicrophonesOnly:
             return
         try:
             assert process.stdout is not None  # noqa: S101 - it was started with a pipe
-            # What the default is now is told first.
             async for _ in process.stdout:
-                for _ in range(_LOOKS):
-                    if await self._look():
-                        break
-                    await trio.sleep(_PAUSE)
+                await self._look_until_told()
+                # Links come and go in groups.
+                await trio.sleep(_PAUSE)
         except SourceError as error:
             failures.append(error)
             scope.cancel()
@@ -99,6 +99,12 @@ class MicrophonesOnly:
                 await process.wait()
                 if process.stdout is not None:
                     await process.stdout.aclose()
+
+    async def _look_until_told(self) -> None:
+        for _ in range(_LOOKS):
+            if await self._look():
+                return
+            await trio.sleep(_PAUSE)
 
     async def _look(self) -> bool:
         """Returns whether it could be told what the default source is; raises SourceError if it is a loudspeaker."""

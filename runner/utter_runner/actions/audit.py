@@ -215,9 +215,7 @@ class AuditTrail:
         if not self._required:
             return ""
         if self._trouble:
-            return (
-                f'Nothing is done while the audit trail cannot be written ([log] audit = "required"): {self._trouble}'
-            )
+            return f'Nothing is done while the audit trail is not kept ([log] audit = "required"): {self._trouble}'
         return "" if self._opened else "Nothing is done before the audit trail is open."
 
     def take(self, record: Record) -> None:

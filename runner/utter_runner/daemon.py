@@ -24,7 +24,10 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.state import state_directory
 from utter_runner import __version__
+from utter_runner.actions.audit import AuditTrail
+from utter_runner.actions.audit_file import AuditFile
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
 from utter_runner.actions.rules import policy_rules
@@ -160,6 +163,14 @@ class Daemon:
             plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
         )
         self._context = ContextCache(self._supervisor)
+        self._audit: AuditTrail | None = None
+        if config.log.audit != "off":
+            self._audit = AuditTrail(
+                AuditFile(state_directory(environ), config.log.audit_bytes),
+                required=config.log.audit == "required",
+                content=config.log.content,
+                warn=self._warn_now,
+            )
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -169,6 +180,7 @@ class Daemon:
             emit=emit,
             mark_in=self._mark_in,
             window=self._context.window,
+            audit=self._audit,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(
@@ -272,6 +284,11 @@ class Daemon:
         logger.warning("%s", text)
         self._warnings.append(text)
 
+    def _warn_now(self, text: str) -> None:
+        """Warn of what may pass, and is no part of the status for ever."""
+        logger.warning("%s", text)
+        self._events.emit({"event": "warning", "text": text})
+
     def _emit_and_log(self, event: dict[str, Any]) -> None:
         self._events.emit(event)
         if event["event"] in _CONTENT_EVENTS:
@@ -286,6 +303,9 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                if self._audit is not None:
+                    # It outlives the gate, so that what is cancelled at the end is recorded, too.
+                    await base.start(self._audit.run)
                 with _stop_signals() as signals:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
@@ -475,6 +495,7 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
+            "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
             "warnings": [*self._warnings, *self._socket_warnings()],
         }
 

@@ -10,6 +10,7 @@ import trio
 
 from support.policy import EVERYTHING_ON, SESSION, USER, candidates, registry
 from utter_protocol.methods import ConfirmResult
+from utter_runner.actions.audit import MemoryAudit
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate, Submission
 from utter_runner.confirm.confirmer import Confirmer
@@ -36,6 +37,8 @@ class Person:
     Args:
         answer: what they answer at once; "later" waits for `say`. An exception is raised, None abstains.
     """
+
+    kind = "person"
 
     def __init__(self, answer: bool | Exception | str | None = "later") -> None:
         self.asked: list[ConfirmParams] = []
@@ -142,6 +145,7 @@ class Stage:
         self.events: list[dict[str, Any]] = []
         self.persons: list[Person] = [*persons]
         self.confirmer = Confirmer(lambda: [*self.persons], timeout=confirm_timeout, emit=self.emit)
+        self.audit = MemoryAudit()
         self.gate = ActionGate(
             self.supervisor,
             ops=self.ops,
@@ -149,6 +153,7 @@ class Stage:
             candidates=self.candidates,
             confirmer=self.confirmer,
             emit=self.emit,
+            audit=self.audit,
         )
 
     def emit(self, event: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
+from utter_protocol.audit import AuditSource
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import (
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 ROUTER = "router.plan@1"
 MAX_UTTERANCE = 4000
 MAX_STEPS = 32
+_SPOKEN = AuditSource(kind="voice")
 
 
 class Commands:
@@ -86,6 +88,7 @@ class Commands:
         context: dict[str, Any] | None = None,
         timeout: float | None = None,
         requesters: frozenset[Requester] = frozenset(),
+        source: AuditSource = _SPOKEN,
     ) -> CommandResult:
         """Do what an utterance asks for.
 
@@ -98,6 +101,7 @@ class Commands:
             context: passed to the router.
             timeout: seconds for the router and for each action; None takes the configured one.
             requesters: the clients that asked for it, who may not confirm it.
+            source: who asks, for the audit trail.
 
         Raises:
             RpcError: -32602 for an utterance that is too long; -32005, -32000 or -32001 when there is no router or it
@@ -130,7 +134,7 @@ class Commands:
             if results and not results[-1].ok:
                 result = StepResult(op=step.op, ok=False, detail="Not run: an earlier step failed.")
             else:
-                result = await self._step(step, origin, limit, on_phase, latency, requesters=requesters)
+                result = await self._step(step, origin, limit, on_phase, latency, requesters=requesters, source=source)
             results.append(result)
             self._emit({"event": "result", "session": session, "result": msgspec.to_builtins(result)})
         failed = next((one for one in results if not one.ok), None)
@@ -161,6 +165,7 @@ class Commands:
         latency: dict[str, float],
         *,
         requesters: frozenset[Requester],
+        source: AuditSource,
     ) -> StepResult:
         clock = _StepClock(latency)
         decisions: list[Decision] = []
@@ -186,7 +191,13 @@ class Commands:
         result = ActionResult(ok=False)
         try:
             raw = await self._gate.run_step(
-                step, origin, timeout=timeout, on_phase=phase, on_decision=decided, requesters=requesters
+                step,
+                origin,
+                timeout=timeout,
+                on_phase=phase,
+                on_decision=decided,
+                requesters=requesters,
+                source=source,
             )
             result = decode_answer(raw, ActionResult, "action.invoke", plugin)
         except RpcError as caught:

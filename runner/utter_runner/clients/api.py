@@ -18,6 +18,7 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.audit import AuditSource
 from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
@@ -43,6 +44,7 @@ from utter_runner.confirm.surfaces import Surface
 from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Origin, lower
 from utter_runner.policy.marks import provenance_of
+from utter_runner.rpc.credentials import program_of
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
+    from utter_runner.rpc.credentials import Credentials
     from utter_runner.rpc.peer import Peer
     from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.instance import Instance
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
+_SOMEBODY = AuditSource(kind="client")
 _FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
@@ -178,6 +182,7 @@ class ClientApi:
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
             "runner.command": self._start_command,
@@ -224,13 +229,16 @@ class ClientApi:
             raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
         self._tasks.start(peer, request_id, method, partial(waiting, params))
 
-    def welcome(self, peer: Peer, party: Party) -> None:
-        """A connection is there; who is behind it counts for what it asks for."""
+    def welcome(self, peer: Peer, party: Party, credentials: Credentials) -> None:
+        """A connection is there: take note of who it is, while the process is; it counts for what it asks for."""
         self._parties[peer] = party
+        program = program_of(credentials.pid)
+        self._sources[peer] = AuditSource(kind="client", pid=credentials.pid, program=program)
 
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
         self._parties.pop(peer, None)
+        self._sources.pop(peer, None)
         self._listeners.close(peer)
         self._streams.forget(peer)
         self._data.forget(peer)
@@ -287,7 +295,9 @@ class ClientApi:
                 self._data.carry(raw, peer, instance.id, work.mark)
 
         on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work)
+        submission = self._gate.submit(
+            step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work, source=self._sources.get(peer)
+        )
         peer.on_cancel(request_id, submission.cancel)
 
     def _bring_back(  # noqa: PLR0917 - the last two are a reply's
@@ -374,9 +384,10 @@ class ClientApi:
     # ---- doing
 
     def _start_command(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, self._requesters(peer), raw))
+        requesters, source = self._requesters(peer), self._sources.get(peer, _SOMEBODY)
+        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, requesters, source, raw))
 
-    async def _command(self, peer: Peer, requesters: frozenset[Requester], raw: Raw) -> object:
+    async def _command(self, peer: Peer, requesters: frozenset[Requester], source: AuditSource, raw: Raw) -> object:
         params = decode_params(raw, CommandParams)
         self._sessions += 1
         mark = self._data.mark_in(encode(params), peer)
@@ -388,6 +399,7 @@ class ClientApi:
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
             requesters=requesters,
+            source=source,
         )
 
     async def _snapshot(self, raw: Raw) -> object:

@@ -95,6 +95,9 @@ class ClientConnection:
         self._cannot_ask = False
         self.peer: Peer | None = None
 
+    kind = "client"
+    """As a surface, in the audit trail."""
+
     @property
     def trusted(self) -> bool:
         """Whether it has been let in."""
@@ -322,7 +325,7 @@ class ClientServer:
             self.refused(credentials, f"{error.strerror}")
             return
         self._connections[client] = None
-        self.api.welcome(client.peer, client)
+        self.api.welcome(client.peer, client, credentials)
         if client.trusted:
             self.let_in(client, client.peer)
         else:

@@ -154,7 +154,8 @@ class Confirmer:
         if asked.verdict is not None:
             return asked.verdict, "approved" if asked.verdict.approved else "denied"
         if scope.cancelled_caught:
-            return Verdict(approved=False, why=f"nobody answered within {self._timeout:g} s"), "timed_out"
+            why = f"nobody answered within {self._timeout:g} s"
+            return Verdict(approved=False, why=why, timed_out=True), "timed_out"
         return Verdict(approved=False, why=NOBODY_ELSE if asked.withheld else NOBODY_CAN), "denied"
 
     def _tell(self, mine: _Open, state: str) -> None:

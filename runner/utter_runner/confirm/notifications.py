@@ -50,6 +50,7 @@ class Notifications:
         environ: where the session bus's address is read.
     """
 
+    kind = "notification"
     requester = None
 
     def __init__(self, environ: Mapping[str, str]) -> None:

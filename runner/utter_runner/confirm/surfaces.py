@@ -28,15 +28,25 @@ MISMATCH = "answer-mismatch"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The answer, and why it is so in one sentence; `rule` names the rule that made it a denial, if one did."""
+    """The answer, and why it is so in one sentence.
+
+    Attributes:
+        rule: names the rule that made it a denial, if one did.
+        timed_out: whether nobody answered in time.
+        surface: the kind of the surface that answered.
+    """
 
     approved: bool
     why: str
     rule: str = ""
+    timed_out: bool = False
+    surface: str = ""
 
 
 class Surface(Protocol):
-    """A place where a person can be asked."""
+    """A place where a person can be asked; `kind` is its name in the audit trail."""
+
+    kind: str
 
     @property
     def requester(self) -> Requester | None:
@@ -121,7 +131,7 @@ class Round:
         except Exception:
             logger.exception("a surface failed while it asked")
         if answer is not None and counts and self.verdict is None:
-            self.verdict = self._judge(answer)
+            self.verdict = msgspec.structs.replace(self._judge(answer), surface=surface.kind)
             self._end()
         abstain()
 

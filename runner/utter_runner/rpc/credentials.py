@@ -60,6 +60,14 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
+def program_of(pid: int) -> str:
+    """Return the path of the executable file that a process runs now, or an empty text. For a record, not to decide."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()) if pid else ""
+    except OSError:
+        return ""
+
+
 class Allowed:
     """Executables that are let in, by device and inode.
 

@@ -222,7 +222,7 @@ class Instance:
         launched = launched or self._launch()
         self._meeting.take(launched.endpoint)
         try:
-            process = ChildProcess(launched, self._reactor, self._on_stderr)
+            process = ChildProcess(launched, self._reactor, self._on_stderr, self.spec.secrets)
         except OSError as error:
             abandon(launched)
             self._end_inherited()

@@ -113,7 +113,7 @@ async def test_a_strangers_signal_and_another_id_count_for_nothing(bus: PrivateB
             server.end(shown.number + 1, 2)
             assert question.verdict is None
             server.press(shown.number, "refuse")
-        assert question.verdict == Verdict(approved=False, why="it was declined")
+        assert question.verdict == Verdict(approved=False, why="it was declined", surface="notification")
     stranger.close()
 
 
@@ -149,7 +149,7 @@ async def test_what_nobody_answered_is_taken_away(bus: PrivateBus) -> None:
     with NotificationServer(bus.address) as server:
         async with asked(bus, timeout=1.0) as question:
             pass
-        assert question.verdict == Verdict(approved=False, why="nobody answered within 1 s")
+        assert question.verdict == Verdict(approved=False, why="nobody answered within 1 s", timed_out=True)
         if server.shown:
             await trio.to_thread.run_sync(server.wait_closed, server.shown[0].number)
 
@@ -167,7 +167,7 @@ async def test_without_buttons_it_is_shown_and_somebody_else_answers(
             server.press(shown.number, "allow")
             assert server.closed == []
             person.say(answer=False)
-        assert question.verdict == Verdict(approved=False, why="it was declined")
+        assert question.verdict == Verdict(approved=False, why="it was declined", surface="person")
         await trio.to_thread.run_sync(server.wait_closed, shown.number)
 
 
@@ -197,7 +197,7 @@ async def test_a_server_that_talks_nonsense_abstains(bus: PrivateBus, answers: d
         async with asked(bus, person) as question:
             await person.wait_asked()
             person.say(answer=True)
-    assert question.verdict == Verdict(approved=True, why="it was approved")
+    assert question.verdict == Verdict(approved=True, why="it was approved", surface="person")
 
 
 async def test_a_server_that_hangs_does_not_hold_up_whoever_answers(
@@ -209,7 +209,7 @@ async def test_a_server_that_hangs_does_not_hold_up_whoever_answers(
         async with asked(bus, person) as question:
             await shown_by(server)
             person.say(answer=True)
-    assert question.verdict == Verdict(approved=True, why="it was approved")
+    assert question.verdict == Verdict(approved=True, why="it was approved", surface="person")
 
 
 async def test_a_server_that_dies_abstains(bus: PrivateBus, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,7 +229,7 @@ async def test_a_bus_that_dies_abstains(bus: PrivateBus) -> None:
             await shown_by(server)
             bus._daemon.kill()
             person.say(answer=True)
-    assert question.verdict == Verdict(approved=True, why="it was approved")
+    assert question.verdict == Verdict(approved=True, why="it was approved", surface="person")
 
 
 async def test_without_a_server_it_abstains_with_one_line_and_finds_one_that_comes_later(

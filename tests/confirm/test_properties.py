@@ -47,6 +47,8 @@ requesters = st.one_of(
 
 
 class FakeSurface:
+    kind = "fake"
+
     def __init__(self, requester: Requester | None, answer: Answer, offset: float) -> None:
         self.requester = requester
         self.answer = answer

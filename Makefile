@@ -7,6 +7,8 @@
 #   make bench     the figures, each beside its floor
 #   make soak      an hour of audio in some minutes while everything around it fails; SOAK_SECONDS=86400 for longer
 #   make fuzz      a million mutated frames against everything that reads frames
+#   make properties  hostile steps through the gate, against what the policy promises
+#   make mutants     every small change of a rule, and whether a test notices it
 #   make docs      regenerates what is generated in docs/ and protocol/
 #   make lock      resolves requirements.lock anew
 
@@ -19,8 +21,10 @@ PYTEST_ARGS ?=
 JOBS ?= $(shell expr $$(nproc) + 1)
 FUZZ_ARGS ?=
 SOAK_ARGS ?=
+PROPERTIES_ARGS ?=
+MUTANTS_ARGS ?=
 
-.PHONY: run test check test-all bench soak fuzz docs lock clean setup system
+.PHONY: run test check test-all bench soak fuzz properties mutants docs lock clean setup system
 
 setup: $(VENV)/.complete
 
@@ -52,6 +56,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/generate_diagrams.py --check
+	$(BIN)/python scripts/generate_policy_table.py --check
 
 test-all: setup
 	@set -e; for version in 3.11 3.12 3.13; do \
@@ -75,9 +80,16 @@ soak: setup
 fuzz: setup
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)
 
+properties: setup
+	PYTHONPATH=tests $(BIN)/python -m attack $(PROPERTIES_ARGS)
+
+mutants: setup
+	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $$(nproc) $(MUTANTS_ARGS)
+
 docs: setup
 	$(BIN)/python scripts/generate_schema.py
 	$(BIN)/python scripts/generate_diagrams.py
+	$(BIN)/python scripts/generate_policy_table.py
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

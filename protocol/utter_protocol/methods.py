@@ -235,9 +235,36 @@ class ConfirmParams(msgspec.Struct, kw_only=True):
 
 
 class ConfirmResult(msgspec.Struct, kw_only=True):
-    """Answer to `host.confirm`."""
+    """Answer to `host.confirm`. `digest` is that of the step that was shown; empty where a client does not say."""
 
     approved: bool = False
+    digest: str = ""
+
+
+class ConfirmElsewhere(msgspec.Struct, kw_only=True):
+    """runner -> client `confirm.elsewhere`: others are asked about what this client asked for."""
+
+    id: str
+    text: str
+    timeout_ms: int
+
+
+class OpenQuestion(msgspec.Struct, kw_only=True):
+    """A question that has no answer yet. `left_ms` is how long one counts; None while it waits for its turn."""
+
+    id: str
+    text: str
+    op: str
+    provenance: Provenance
+    session: str
+    state: Literal["asked", "waiting"]
+    left_ms: int | None = None
+
+
+class QuestionsResult(msgspec.Struct, kw_only=True):
+    """Answer to `confirm.list {}` and `confirm.attend {}`, in the order in which they are asked."""
+
+    questions: list[OpenQuestion]
 
 
 class AuthParams(msgspec.Struct, kw_only=True):

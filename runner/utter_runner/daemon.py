@@ -24,7 +24,10 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.state import state_directory
 from utter_runner import __version__
+from utter_runner.actions.audit import AuditTrail
+from utter_runner.actions.audit_file import AuditFile
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
 from utter_runner.actions.rules import policy_rules
@@ -36,6 +39,7 @@ from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.notifications import Notifications
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
@@ -64,7 +68,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.policy.marks import Mark
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
@@ -150,7 +154,23 @@ class Daemon:
             launched=launched,
             inherit=self._inherit,
         )
-        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
+        self._notifications = Notifications(environ) if config.policy.notify else None
+        confirmer = Confirmer(
+            self._surfaces,
+            timeout=runner.confirm_timeout_ms / 1000,
+            emit=emit,
+            self_confirm=config.policy.self_confirm,
+            plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
+        )
+        self._context = ContextCache(self._supervisor)
+        self._audit: AuditTrail | None = None
+        if config.log.audit != "off":
+            self._audit = AuditTrail(
+                AuditFile(state_directory(environ), config.log.audit_bytes),
+                required=config.log.audit == "required",
+                content=config.log.content,
+                warn=self._warn_now,
+            )
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -159,6 +179,8 @@ class Daemon:
             confirmer=confirmer,
             emit=emit,
             mark_in=self._mark_in,
+            window=self._context.window,
+            audit=self._audit,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = Commands(
@@ -193,7 +215,6 @@ class Daemon:
         )
         for method in self._data.methods:
             host.serve(method, partial(self._on_data, method), before_admission=True)
-        self._context = ContextCache(self._supervisor)
         host.listen("context.changed", self._context.changed)
         self._host_requests = HostRequests(
             self._supervisor,
@@ -212,6 +233,7 @@ class Daemon:
             registry=self._registry,
             gate=self._gate,
             commands=commands,
+            confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
             microphone=self._voice.microphone,
@@ -262,6 +284,11 @@ class Daemon:
         logger.warning("%s", text)
         self._warnings.append(text)
 
+    def _warn_now(self, text: str) -> None:
+        """Warn of what may pass, and is no part of the status for ever."""
+        logger.warning("%s", text)
+        self._events.emit({"event": "warning", "text": text})
+
     def _emit_and_log(self, event: dict[str, Any]) -> None:
         self._events.emit(event)
         if event["event"] in _CONTENT_EVENTS:
@@ -276,6 +303,9 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                if self._audit is not None:
+                    # It outlives the gate, so that what is cancelled at the end is recorded, too.
+                    await base.start(self._audit.run)
                 with _stop_signals() as signals:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
@@ -436,7 +466,8 @@ class Daemon:
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
-        return self._server.surfaces()
+        surfaces = self._server.surfaces()
+        return surfaces if self._notifications is None else [self._notifications, *surfaces]
 
     # ---- status
 
@@ -464,6 +495,7 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
+            "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
             "warnings": [*self._warnings, *self._socket_warnings()],
         }
 

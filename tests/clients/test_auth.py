@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import select
 import shutil
 import socket
 import struct
@@ -275,3 +276,89 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
     monkeypatch.setattr(auth.hmac, "compare_digest", noting)
     assert Admission(SocketConfig(token=TOKEN)).token_matches(token) == (token == TOKEN)
     assert compared == [(token.encode(), TOKEN.encode())]
+
+
+# ---- what an entry of allow_binaries stands for
+
+
+def test_a_link_that_is_put_elsewhere_later_leads_nobody_in(door: Door, tmp_path: Path) -> None:
+    link, other = tmp_path / "allowed", tmp_path / "python3"
+    shutil.copy2(OURS, other)
+    link.symlink_to("/bin/sh")
+    admission = allowing(link)
+    connection, credentials = door.knock(str(other))
+    link.unlink()
+    link.symlink_to(other)
+    assert admission.needs_token(connection, credentials) == f"its executable {other} is not in allow_binaries"
+    # Nor does one that comes into the path of a file that was none.
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    admission = allowing(directory / "python3")
+    directory.rmdir()
+    directory.symlink_to(tmp_path)
+    assert (directory / "python3").samefile(other)
+    assert admission.needs_token(connection, credentials) is not None
+
+
+def test_a_hard_link_is_the_same_program(door: Door, tmp_path: Path) -> None:
+    program, second = tmp_path / "python3", tmp_path / "other-name"
+    shutil.copy2(OURS, program)
+    second.hardlink_to(program)
+    connection, credentials = door.knock(str(second))
+    assert allowing(program).needs_token(connection, credentials) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_one_that_was_replaced_is_told_from_a_stranger(door: Door, tmp_path: Path, again: bool) -> None:
+    program = tmp_path / "python3"
+    shutil.copy2(OURS, program)
+    admission = allowing(program)
+    connection, credentials = door.knock(str(program))
+    program.unlink()
+    if again:
+        shutil.copy2(OURS, program)
+    assert admission.needs_token(connection, credentials) == (
+        f"its executable {program} was replaced or deleted since it started: start it anew"
+    )
+
+
+def test_one_that_turns_into_another_while_it_is_looked_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([OURS, "/bin/sh"])
+    plain = Path.stat
+
+    def turning(path: Path, **options: Any) -> os.stat_result:
+        return plain(Path(next(looks)) if str(path).startswith("/proc/") else path, **options)
+
+    with pair() as connection, monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", turning)
+        assert allowing(OURS).needs_token(connection, ME) == "it changed its executable while it was looked at"
+
+
+def test_who_connected_is_judged_by_what_runs_now_and_whoever_was_handed_the_connection_is_not_looked_at(
+    door: Door,
+) -> None:
+    # PROTOCOL.md and docs/operating.md say so: it is what the kernel can tell.
+    script = (
+        "import os, socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
+        "os.set_inheritable(s.fileno(), True)\nos.execv('/bin/sleep', ['sleep', '100'])\n"
+    )
+    process = subprocess.Popen([OURS, "-S", "-E", "-c", script, str(door.path)], stdin=subprocess.PIPE)
+    door.processes.append(process)
+    connection, _ = door.listener.accept()
+    door.connections.append(connection)
+    credentials = peer_credentials(connection)
+    sleep = os.path.realpath("/bin/sleep")
+    for _ in range(2000):
+        if os.path.realpath(f"/proc/{process.pid}/exe") == sleep:
+            break
+        assert process.poll() is None
+        os.sched_yield()
+        select.select([], [], [], 0.01)
+    assert allowing(OURS).needs_token(connection, credentials) == f"its executable {sleep} is not in allow_binaries"
+    assert allowing(sleep).needs_token(connection, credentials) is None
+
+
+def test_a_process_of_another_pid_namespace_is_not_let_in() -> None:
+    with pair() as connection:
+        hidden = Credentials(0, os.getuid(), os.getgid())
+        assert allowing(OURS).needs_token(connection, hidden) == "its process is in another pid namespace"

@@ -136,7 +136,7 @@ async def test_one_that_leaves_while_it_waits_is_let_go(rpc_loop: Rig, kind: Kin
 
 async def test_one_that_had_its_share_is_told_the_bound_and_closed(rig: Rig, kind: Kind) -> None:
     class Strict:
-        def spend(self, messages: int, size: int) -> float:
+        def spend(self, messages: int, size: int) -> float:  # noqa: ARG002 - it is the same for all
             raise RpcError(ErrorCode.INVALID_REQUEST, "enough", {"bound": "b", "limit": 1})
 
     peer, handler, remote = rig.peer(kind)

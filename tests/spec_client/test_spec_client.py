@@ -136,7 +136,8 @@ def test_a_confirmation_is_asked_of_the_client(tmp_path: Path, approved: bool) -
         asked.append(params)
         return approved
 
-    with Daemon(tmp_path, '[policy]\nenabled_ops = ["terminal"]\n' + entry()) as daemon, connect(daemon) as client:
+    config = '[policy]\nenabled_ops = ["terminal"]\nself_confirm = true\n' + entry()
+    with Daemon(tmp_path, config) as daemon, connect(daemon) as client:
         client.confirm = confirm
         (result,) = client.call("runner.command", {"utterance": "run ls -la"})["results"]
         assert result["ok"] is approved

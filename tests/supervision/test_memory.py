@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from utter_runner.rpc.requesters import Requester
 from utter_runner.supervision.memory import MAX_SESSIONS, UNTRUSTED, Memory, is_model
 from utter_runner.supervision.work import LLM, Work
 
@@ -197,3 +198,12 @@ def test_nothing_raises_what_a_session_has_sunk_to(actions: list[tuple[str, int]
             assert (fresh.provenance == "screen") == (number in sunk)
             assert fresh.llm == (number in model)
             plugin.answer(fresh)
+
+
+def test_what_may_be_for_several_requests_was_asked_for_by_all_who_asked_for_them() -> None:
+    one, two = Requester(1, 100, 5), Requester(2, 200, 5)
+    plugin = Told()
+    assert plugin.memory.unnamed().requesters == frozenset()
+    for requester in (one, two):
+        plugin.ask(Work("user", requesters=frozenset({requester})))
+    assert plugin.memory.unnamed().requesters == {one, two}

@@ -145,7 +145,7 @@ def test_whoever_has_ended_is_nobody(tmp_path: Path) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         for guest in (Guest(pid=pid, mark=MARK), Guest(pid=_other_process(pid), mark=MARK)):
             assert refusal(connection, guest) == "it has ended"
-        assert refusal(connection, Guest(allow_binaries=(PYTHON,))) == "it runs none of allow_binaries"
+        assert refusal(connection, Guest(allow_binaries=Allowed((PYTHON,)))) == "it has ended"
 
 
 @contextmanager

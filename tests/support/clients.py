@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
+    from utter_runner.rpc.requesters import Requester
 
 
 async def settle() -> None:
@@ -51,6 +52,7 @@ class FakeVoice:
 
     def __init__(self) -> None:
         self.called: list[Any] = []
+        self.requesters: list[frozenset[Requester]] = []
         self.hold = False
         self.cancelled = 0
         self.listening = trio.Event()
@@ -81,7 +83,10 @@ class FakeVoice:
         self.called.append("hush")
         return True
 
-    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+    ) -> SessionReport:
+        self.requesters.append(requesters)
         self.called.append((pcm, timeout))
         self.listening.set()
         try:
@@ -248,6 +253,7 @@ class House(Desk):
             registry=load_registry(),
             gate=self.gate,
             commands=self.commands,
+            confirmer=self.confirmer,
             voice=self.voice,
             speaker=self.voice,
             microphone=self.microphone,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
+from utter_protocol.audit import AuditSource
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from utter_runner.actions.gate import ActionGate
     from utter_runner.policy import Decision
     from utter_runner.policy.marks import Mark
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ logger = logging.getLogger(__name__)
 ROUTER = "router.plan@1"
 MAX_UTTERANCE = 4000
 MAX_STEPS = 32
+_SPOKEN = AuditSource(kind="voice")
 
 
 class Commands:
@@ -84,6 +87,8 @@ class Commands:
         on_phase: Callable[[Any], None] = lambda _phase: None,
         context: dict[str, Any] | None = None,
         timeout: float | None = None,
+        requesters: frozenset[Requester] = frozenset(),
+        source: AuditSource = _SPOKEN,
     ) -> CommandResult:
         """Do what an utterance asks for.
 
@@ -95,6 +100,8 @@ class Commands:
             on_phase: told of planning, confirming and acting.
             context: passed to the router.
             timeout: seconds for the router and for each action; None takes the configured one.
+            requesters: the clients that asked for it, who may not confirm it.
+            source: who asks, for the audit trail.
 
         Raises:
             RpcError: -32602 for an utterance that is too long; -32005, -32000 or -32001 when there is no router or it
@@ -108,7 +115,7 @@ class Commands:
             )
         limit = self._timeout if timeout is None else timeout
         started = trio.current_time()
-        work = Work(provenance, session, llm=llm)
+        work = Work(provenance, session, llm=llm, requesters=requesters)
         plan = await self._plan(utterance, context or {}, limit, work)
         latency = {"router": _since(started)}
         self._emit({"event": "plan", "session": session, "steps": msgspec.to_builtins(plan.steps)})
@@ -127,7 +134,7 @@ class Commands:
             if results and not results[-1].ok:
                 result = StepResult(op=step.op, ok=False, detail="Not run: an earlier step failed.")
             else:
-                result = await self._step(step, origin, limit, on_phase, latency)
+                result = await self._step(step, origin, limit, on_phase, latency, requesters=requesters, source=source)
             results.append(result)
             self._emit({"event": "result", "session": session, "result": msgspec.to_builtins(result)})
         failed = next((one for one in results if not one.ok), None)
@@ -156,6 +163,9 @@ class Commands:
         timeout: float,
         on_phase: Callable[[Any], None],
         latency: dict[str, float],
+        *,
+        requesters: frozenset[Requester],
+        source: AuditSource,
     ) -> StepResult:
         clock = _StepClock(latency)
         decisions: list[Decision] = []
@@ -180,7 +190,15 @@ class Commands:
         error: RpcError | None = None
         result = ActionResult(ok=False)
         try:
-            raw = await self._gate.run_step(step, origin, timeout=timeout, on_phase=phase, on_decision=decided)
+            raw = await self._gate.run_step(
+                step,
+                origin,
+                timeout=timeout,
+                on_phase=phase,
+                on_decision=decided,
+                requesters=requesters,
+                source=source,
+            )
             result = decode_answer(raw, ActionResult, "action.invoke", plugin)
         except RpcError as caught:
             error = caught

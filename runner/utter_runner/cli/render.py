@@ -121,6 +121,8 @@ def print_status(out: Console, status: Mapping[str, Any]) -> None:
         grid.add_row(label, cell(text))
     if status.get("content_logging"):
         grid.add_row("Log", Text("what is said and shown is written to the log", style="yellow"))
+    if trouble := status.get("audit", {}).get("detail"):
+        grid.add_row("Audit", cell(trouble, "yellow"))
     for warning in status.get("warnings", ()):
         grid.add_row("Warning", cell(warning, "yellow"))
     out.print(grid)

@@ -18,6 +18,7 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.audit import AuditSource
 from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
@@ -29,6 +30,7 @@ from utter_protocol.methods import (
     PlannedStep,
     PolicyListResult,
     Provenance,
+    QuestionsResult,
     RunnerInvokeParams,
     SessionReport,
     SpeakRequest,
@@ -38,9 +40,11 @@ from utter_protocol.methods import (
 )
 from utter_runner.actions.gate import explained
 from utter_runner.clients.microphone import Listeners
+from utter_runner.confirm.surfaces import Surface
 from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Origin, lower
 from utter_runner.policy.marks import provenance_of
+from utter_runner.rpc.credentials import program_of
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
@@ -55,14 +59,18 @@ if TYPE_CHECKING:
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
+    from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
+    from utter_runner.rpc.credentials import Credentials
     from utter_runner.rpc.peer import Peer
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
+_SOMEBODY = AuditSource(kind="client")
 _FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
@@ -74,6 +82,17 @@ class Speaker(Protocol):
 
     def hush(self) -> bool:
         """End what is spoken; whether anything was."""
+
+
+class Party(Surface, Protocol):
+    """What the API needs of a connection."""
+
+    @property
+    def requester(self) -> Requester:
+        """Who is at its other end."""
+
+    def attend(self) -> None:
+        """Ask the person behind it from now on."""
 
 
 class Voice(Protocol):
@@ -91,7 +110,7 @@ class Voice(Protocol):
     def cancel(self) -> bool:
         """Give the session up; whether there was one."""
 
-    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(self, pcm: bytes, timeout: float, requesters: frozenset[Requester]) -> SessionReport:
         """One session from f32le 16 kHz mono audio."""
 
 
@@ -110,6 +129,7 @@ class ClientApi:
         registry: the capability registry.
         gate: the way to actions.
         commands: the way from text to actions.
+        confirmer: knows which questions are open.
         voice: the spoken session.
         speaker: speaks texts.
         microphone: what `audio.open` holds.
@@ -130,6 +150,7 @@ class ClientApi:
         registry: Registry,
         gate: ActionGate,
         commands: Commands,
+        confirmer: Confirmer,
         voice: Voice,
         speaker: Speaker,
         microphone: Microphone,
@@ -146,6 +167,8 @@ class ClientApi:
         self._registry = registry
         self._gate = gate
         self._commands = commands
+        self._confirmer = confirmer
+        self._parties: dict[Peer, Party] = {}
         self._voice = voice
         self._speaker = speaker
         self._listeners = Listeners(microphone)
@@ -159,9 +182,13 @@ class ClientApi:
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
             "runner.command": self._start_command,
+            "runner.listen": self._start_listen,
+            "confirm.list": self._questions,
+            "confirm.attend": self._attend,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
@@ -182,7 +209,6 @@ class ClientApi:
             **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
-            "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
             "audio.devices": lambda _params: self._devices(),
@@ -203,8 +229,16 @@ class ClientApi:
             raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
         self._tasks.start(peer, request_id, method, partial(waiting, params))
 
+    def welcome(self, peer: Peer, party: Party, credentials: Credentials) -> None:
+        """A connection is there: take note of who it is, while the process is; it counts for what it asks for."""
+        self._parties[peer] = party
+        program = program_of(credentials.pid)
+        self._sources[peer] = AuditSource(kind="client", pid=credentials.pid, program=program)
+
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
+        self._parties.pop(peer, None)
+        self._sources.pop(peer, None)
         self._listeners.close(peer)
         self._streams.forget(peer)
         self._data.forget(peer)
@@ -233,7 +267,7 @@ class ClientApi:
                 {"method": params.method},
             )
         # What a client asks of a plugin by itself says nothing about the user.
-        work = Work("screen", step=(instance.id, params.method))
+        work = Work("screen", requesters=self._requesters(peer)).below(instance.id, params.method)
         self._data.carry(params.params, peer, instance.id, work.mark)
         on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
         sent = instance.request(params.method, params.params, on_reply, timeout=timeout, work=work)
@@ -251,7 +285,7 @@ class ClientApi:
         step = PlannedStep(
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
-        work = Work(params.provenance)
+        work = Work(params.provenance, requesters=self._requesters(peer))
         work.receive(self._data.mark_in(encode(params.args), peer), HANDLE)
         origin = Origin(provenance=params.provenance, plugin=instance.id, sources=work.sources, llm=work.llm)
 
@@ -261,7 +295,9 @@ class ClientApi:
                 self._data.carry(raw, peer, instance.id, work.mark)
 
         on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work)
+        submission = self._gate.submit(
+            step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work, source=self._sources.get(peer)
+        )
         peer.on_cancel(request_id, submission.cancel)
 
     def _bring_back(  # noqa: PLR0917 - the last two are a reply's
@@ -271,6 +307,19 @@ class ClientApi:
         if result is not None:
             self._data.carry(result, plugin, peer, work.mark)
         relay(peer, request_id, result, error)
+
+    # ---- who asks, and who is asked
+
+    def _requesters(self, peer: Peer) -> frozenset[Requester]:
+        return frozenset({self._parties[peer].requester})
+
+    def _questions(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
+        peer.reply_object(request_id, QuestionsResult(questions=self._confirmer.questions()))
+
+    def _attend(self, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        self._parties[peer].attend()
+        self._questions(peer, request_id, params)
+        self._confirmer.join(self._parties[peer])
 
     # ---- looking
 
@@ -335,9 +384,10 @@ class ClientApi:
     # ---- doing
 
     def _start_command(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
-        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, raw))
+        requesters, source = self._requesters(peer), self._sources.get(peer, _SOMEBODY)
+        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, requesters, source, raw))
 
-    async def _command(self, peer: Peer, raw: Raw) -> object:
+    async def _command(self, peer: Peer, requesters: frozenset[Requester], source: AuditSource, raw: Raw) -> object:
         params = decode_params(raw, CommandParams)
         self._sessions += 1
         mark = self._data.mark_in(encode(params), peer)
@@ -348,6 +398,8 @@ class ClientApi:
             llm=mark == "llm",
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
+            requesters=requesters,
+            source=source,
         )
 
     async def _snapshot(self, raw: Raw) -> object:
@@ -357,7 +409,10 @@ class ClientApi:
         params = decode_params(raw, SpeakRequest)
         return await self._speaker.speak(params.text, params.voice, timeout=seconds_of(params.timeout_ms, TIMEOUT_CAP))
 
-    async def _listen(self, raw: Raw) -> object:
+    def _start_listen(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        self._tasks.start(peer, request_id, "runner.listen", partial(self._listen, self._requesters(peer), raw))
+
+    async def _listen(self, requesters: frozenset[Requester], raw: Raw) -> object:
         params = decode_params(raw, ListenParams)
         timeout = seconds_of(params.timeout_ms, self._timeout)
         try:
@@ -366,7 +421,7 @@ class ClientApi:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
         except ValueError as error:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
-        return await self._voice.listen_wav(pcm, timeout)
+        return await self._voice.listen_wav(pcm, timeout, requesters)
 
     def _audio_of(self, wav_b64: str) -> bytes:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""

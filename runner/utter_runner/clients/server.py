@@ -16,12 +16,14 @@ import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import AuthParams, ConfirmParams, ConfirmResult
+from utter_protocol.messages import encode
+from utter_protocol.methods import AuthParams, ConfirmElsewhere, ConfirmParams, ConfirmResult
 from utter_runner.rpc.credentials import Credentials, peer_credentials
 from utter_runner.rpc.interface import bound_error
 from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.rate import Bucket, RateLimit
 from utter_runner.rpc.reactor import READABLE
+from utter_runner.rpc.requesters import requester_of
 
 if TYPE_CHECKING:
     import socket
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.clients.api import ClientApi
     from utter_runner.clients.auth import Admission, Grant
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.interface import Limits
     from utter_runner.rpc.reactor import Reactor
+    from utter_runner.rpc.requesters import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -75,18 +78,25 @@ class ClientConnection:
     """One client: the handler of its peer, and a surface on which a person can be asked.
 
     Attributes:
+        requester: the connection and its process, as whoever asks for an action.
         needs_token: why it may do nothing yet, in one phrase; None when it has been let in.
         grant: what it was let in for by `runner.auth`; None without.
     """
 
-    def __init__(self, server: ClientServer, credentials: Credentials, needs_token: str | None) -> None:
+    def __init__(
+        self, server: ClientServer, credentials: Credentials, requester: Requester, needs_token: str | None
+    ) -> None:
         self.credentials = credentials
+        self.requester = requester
         self.needs_token = needs_token
         self.grant: Grant | None = None
         self._server = server
         self._tries = 0
         self._cannot_ask = False
         self.peer: Peer | None = None
+
+    kind = "client"
+    """As a surface, in the audit trail."""
 
     @property
     def trusted(self) -> bool:
@@ -137,7 +147,17 @@ class ClientConnection:
             self._server.let_in(self, peer)
         peer.reply_object(request_id, {"ok": True})
 
-    async def ask(self, params: ConfirmParams) -> bool | None:
+    def attend(self) -> None:
+        """The client says that it can ask a person from now on."""
+        self._cannot_ask = False
+
+    def withhold(self, params: ConfirmParams) -> None:
+        """Tell the client that others are asked about what it asked for (confirm.Surface)."""
+        if self.peer is not None:
+            elsewhere = ConfirmElsewhere(id=params.id, text=params.text, timeout_ms=params.timeout_ms)
+            self.peer.notify("confirm.elsewhere", encode(elsewhere))
+
+    async def ask(self, params: ConfirmParams, abstain: Callable[[], None]) -> ConfirmResult | None:  # noqa: ARG002 - the interface of a surface
         """Ask the person behind this client (confirm.Surface). Raises RpcError."""
         if self.peer is None or self._cannot_ask or not self.trusted:
             return None
@@ -148,10 +168,10 @@ class ClientConnection:
             self._cannot_ask = error.code == ErrorCode.METHOD_NOT_FOUND
             return None
         try:
-            return msgspec.json.decode(raw, type=ConfirmResult).approved
+            return msgspec.json.decode(raw, type=ConfirmResult)
         except (msgspec.MsgspecError, RecursionError):
             logger.warning("client pid %d answered host.confirm with something else", self.credentials.pid)
-            return False
+            return None
 
 
 class ClientServer:
@@ -193,6 +213,7 @@ class ClientServer:
         self._watches_tokens = False
         self._connections: dict[ClientConnection, None] = {}
         self._stopped = False
+        self._accepted = 0
 
     @property
     def count(self) -> int:
@@ -286,7 +307,9 @@ class ClientServer:
         if refusal is not None:
             self.refused(credentials, refusal)
             return
-        client = ClientConnection(self, credentials, self.admission.needs_token(connection, credentials))
+        self._accepted += 1
+        requester = requester_of(connection, self._accepted, credentials.pid)
+        client = ClientConnection(self, credentials, requester, self.admission.needs_token(connection, credentials))
         fd = connection.detach()
         try:
             client.peer = Peer(
@@ -302,6 +325,7 @@ class ClientServer:
             self.refused(credentials, f"{error.strerror}")
             return
         self._connections[client] = None
+        self.api.welcome(client.peer, client, credentials)
         if client.trusted:
             self.let_in(client, client.peer)
         else:

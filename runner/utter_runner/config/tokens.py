@@ -13,14 +13,16 @@ import os
 import stat
 import tomllib
 from datetime import datetime  # noqa: TC003 - the Struct below needs it to read a file
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
+from utter_protocol.state import state_directory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 MAX_TOKENS = 64
 MAX_BYTES = 64 * 1024
@@ -59,13 +61,6 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Annotated[list[StoredToken], Meta(max_length=MAX_TOKENS)] = []
-
-
-def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_STATE_HOME/utter`, usually `~/.local/state/utter`. A path that is not absolute is left out."""
-    state = environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if state.startswith("/") else Path(environ.get("HOME") or "/", ".local", "state")
-    return base / "utter"
 
 
 def tokens_path(environ: Mapping[str, str]) -> Path:

@@ -131,9 +131,27 @@ def _parse(text: str, scheme: str) -> CanonicalUrl:
         raise UrlError("credentials", "The address contains a user name or password.")
     if scheme in _WITH_HOST and not host.split(":")[0].strip("."):
         raise UrlError("no-host", "The address names no host.")
+    if "xn--" in host:
+        _check_punycode(host)
     if scheme == "mailto":
         _check_mailto(href.removeprefix("mailto:"))
     return CanonicalUrl(href, scheme, host)
+
+
+def _check_punycode(host: str) -> None:
+    """Refuse labels that look like punycode and are none: some parsers take them as they are, others not at all."""
+    from ada_url import URL  # noqa: PLC0415 - as in `_parse`
+
+    for label in host.split(":")[0].split("."):
+        if not label.startswith("xn--"):
+            continue
+        try:
+            letters = label.removeprefix("xn--").encode().decode("punycode")
+            same = not letters.isascii() and URL(f"https://{letters}/").hostname == label
+        except ValueError:
+            same = False
+        if not same:
+            raise UrlError("ambiguous", "Different programs would read the address's host differently.")
 
 
 def _check_mailto(rest: str) -> None:

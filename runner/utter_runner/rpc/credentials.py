@@ -60,6 +60,14 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
+def program_of(pid: int) -> str:
+    """Return the path of the executable file that a process runs now, or an empty text. For a record, not to decide."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()) if pid else ""
+    except OSError:
+        return ""
+
+
 class Allowed:
     """Executables that are let in, by device and inode.
 
@@ -86,12 +94,15 @@ class Allowed:
             return "its process is in another pid namespace"
         try:
             with pinned(connection, pid) as pidfd:
-                running = _executable(pid)
-                again = _executable(pid)
+                looks = _looks(pid)
+                # Once it has ended, what was read may be of another process with the same pid.
                 if has_ended(pidfd):
                     return "it has ended"
         except OSError as error:
-            return f"its executable cannot be seen: {error.strerror}"
+            return f"its process cannot be held: {error.strerror}"
+        if isinstance(looks, str):
+            return looks
+        running, again = looks
         return "it changed its executable while it was looked at" if running != again else self._stranger(running)
 
     def _stranger(self, running: _Executable) -> str | None:
@@ -107,6 +118,14 @@ class _Executable(NamedTuple):
     identity: tuple[int, int]
     name: str
     deleted: bool
+
+
+def _looks(pid: int) -> tuple[_Executable, _Executable] | str:
+    """Look twice at what a process runs; or return why that cannot be seen."""
+    try:
+        return _executable(pid), _executable(pid)
+    except OSError as error:
+        return f"its executable cannot be seen: {error.strerror}"
 
 
 def _executable(pid: int) -> _Executable:

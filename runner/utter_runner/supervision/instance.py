@@ -155,6 +155,11 @@ class Instance:
         return self.spec.id
 
     @property
+    def pid(self) -> int | None:
+        """Its process, if it has one that is known."""
+        return self.process.pid if self.process else self._other_pid
+
+    @property
     def running(self) -> bool:
         """Whether requests may be sent to it: not from the moment on that its wire is closed."""
         return self.status in RUNNING and self.peer is not None and not self.peer.closed
@@ -217,7 +222,7 @@ class Instance:
         launched = launched or self._launch()
         self._meeting.take(launched.endpoint)
         try:
-            process = ChildProcess(launched, self._reactor, self._on_stderr)
+            process = ChildProcess(launched, self._reactor, self._on_stderr, self.spec.secrets)
         except OSError as error:
             abandon(launched)
             self._end_inherited()
@@ -480,7 +485,7 @@ class Instance:
             "epoch": self.epoch,
             "status": self.status,
             "detail": self.detail,
-            "pid": process.pid if process else self._other_pid,
+            "pid": self.pid,
             "transport": self.spec.transport,
             "provides": list(self.provides),
             "requires": list(self.requires),

@@ -102,6 +102,7 @@ def resolve(
         allow_binaries=tuple(entry.allow_binaries) if entry.allow_binaries is not None else None,
         cwd=entry.cwd or (str(directory) if directory is not None else None),
         env=entry.env,
+        secret_env=entry.secret_env,
         pass_env=tuple(entry.pass_env),
         inherits_ring=wants_ring and not no_ring,
         provides=_union(manifest.provides if manifest else (), entry.provides),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from utter_runner.config.describe import without_values
+
 if TYPE_CHECKING:
     from utter_runner.supervision.sandbox.wrappers import Sandbox
 
@@ -36,6 +38,8 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         spawn: whether the runner starts it, or waits until somebody else has.
         allow_binaries: the executables that may attach as one that somebody else started; None for any of this user.
         env: variables to set on top of the plugin environment; `pass_env` names those passed on as they are.
+        secret_env: references to secrets, by the variable that is to hold each; empty once they are in `env`.
+        secrets: what must not be logged of it.
         inherits_ring: whether its process inherits the audio ring.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
         settings_schema: None when the manifest has none.
@@ -55,6 +59,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     allow_binaries: tuple[str, ...] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
+    secret_env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
     inherits_ring: bool = False
     provides: tuple[str, ...] = ()
@@ -63,6 +68,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Literal["always", "on-failure", "never"] = "always"
     settings: dict[str, Any] = {}
     settings_schema: SettingsSchema | None = None
+    secrets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     package: str | None = None
     visible: tuple[str, ...] = ()
@@ -70,6 +76,9 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     write_paths: tuple[str, ...] = ()
     confine: bool = True
     sandbox: Sandbox | None = None
+
+    def __repr__(self) -> str:
+        return without_values(self, "env", "secret_env", "settings", "secrets")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.methods import Provenance
     from utter_runner.policy.marks import Mark
+    from utter_runner.rpc.requesters import Requester
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Work:
         parent: the work that this one was asked for by.
         step: (plugin, what it is asked); empty for work that no plugin has yet.
         llm: whether a language model had a part in what it is for.
+        requesters: the clients that asked for it; empty for the user's own keys, and for what plugins do by themselves.
 
     Attributes:
         occasion: equal for all that is done in one session, or without one for one beginning; 0 where that is the
@@ -61,6 +63,7 @@ class Work:
         "occasion",
         "on_taint",
         "parent",
+        "requesters",
         "session",
         "step",
     )
@@ -73,10 +76,12 @@ class Work:
         parent: Work | None = None,
         step: tuple[str, str] = ("", ""),
         llm: bool = False,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> None:
         self.parent = parent
         self.session = session
         self.step = step
+        self.requesters: frozenset[Requester] = requesters if parent is None else requesters | parent.requesters
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.cancelled = False
         self._stated: Provenance = provenance
@@ -136,9 +141,10 @@ class Work:
     def beside(self, others: list[Work]) -> Work:
         """Return a work that stands where this one does, and taints the others, too: it cannot be told whose it is."""
         llm = self.llm or any(other.llm for other in others)
-        work = Work("screen", self.session, parent=self.parent, step=self.step, llm=llm)
+        work = Work("screen", self.session, parent=self.parent, step=self.step, llm=llm, requesters=self.requesters)
         work.occasion = self.occasion
         work._askers = (*work._askers, *others)
+        work.requesters = work.requesters.union(*(other.requesters for other in others))
         return work
 
     def taint(self, source: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from utter_protocol.methods import CommandResult, Provenance, Transcript
+    from utter_runner.rpc.requesters import Requester
 
 CueName = Literal["start", "stop", "done", "error", "confirm", "cancel"]
 Phase = Literal["planning", "confirming", "acting"]
@@ -186,7 +187,13 @@ class Commander(Protocol):
     """Router, policy, confirmation and action in one: the only way from text to a deed."""
 
     async def command(
-        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+        self,
+        utterance: str,
+        *,
+        session: str,
+        provenance: Provenance,
+        on_phase: PhaseCallback,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> CommandResult:
         """Do what was said. Cancelling the call withdraws a pending confirmation (as denied) and cancels the action.
 
@@ -195,6 +202,7 @@ class Commander(Protocol):
             session: the id that events about this command carry.
             provenance: `user` for speech, unless the recogniser says otherwise.
             on_phase: called on every change of phase, in order; the call starts in `planning`. It may cancel the call.
+            requesters: the clients that asked for it, who may not confirm it.
 
         Raises:
             RpcError: there is no router, or it failed; errors of single steps are in the result instead.

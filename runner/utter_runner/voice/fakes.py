@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from utter_protocol.kinds import SpeechFormat
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import Chunk, CueName, PhaseCallback
 
 
@@ -251,13 +252,21 @@ class FakeCommander:
     def __init__(self, behaviour: Callable[[str, PhaseCallback], Awaitable[CommandResult]] = obey) -> None:
         self.behaviour = behaviour
         self.commands: list[tuple[str, str, Provenance]] = []
+        self.requesters: list[frozenset[Requester]] = []
         self.running: list[str] = []
         self.cancelled: list[str] = []
 
     async def command(
-        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+        self,
+        utterance: str,
+        *,
+        session: str,
+        provenance: Provenance,
+        on_phase: PhaseCallback,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> CommandResult:
         """Run the behaviour and remember how it went."""
+        self.requesters.append(requesters)
         self.commands.append((session, utterance, provenance))
         self.running.append(session)
         try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_protocol.methods import Provenance, SessionReport
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import AudioFeed
 
 MAX_CHUNK_FRAMES = 8_000
@@ -60,6 +61,7 @@ class Session:
         screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
+        requesters: the clients that asked for it; empty for the keys.
         since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
@@ -85,6 +87,7 @@ class Session:
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
     screened: bool = False
+    requesters: frozenset[Requester] = frozenset()
     since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from utter_protocol.methods import Transcript
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import (
         AudioFeed,
         Commander,
@@ -194,12 +195,15 @@ class VoiceController:
         self._alarm = True
         self._cue("error")
 
-    async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(
+        self, pcm_f32le_16k_mono: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+    ) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
         Args:
             pcm_f32le_16k_mono: f32le mono at the feed's rate, at most the maximum length of a session.
             timeout: seconds for all of it, waiting included.
+            requesters: the clients that asked for it, who may not confirm what it does.
 
         Raises:
             RpcError: invalid params (not whole frames, too long), timed out, or cancelled because the runner stops.
@@ -208,7 +212,7 @@ class VoiceController:
         with trio.move_on_after(timeout):
             while self._sessions:
                 await self._sessions[-1].done.wait()
-            return await self._play_in(pcm_f32le_16k_mono)
+            return await self._play_in(pcm_f32le_16k_mono, requesters)
         raise RpcError(
             ErrorCode.TIMED_OUT,
             f"The session was not over within {timeout:g} s.",
@@ -394,7 +398,11 @@ class VoiceController:
         # What is done meets the players as the user had left them.
         await self._quiet.settled(session.id)
         result = await self._commander.command(
-            text, session=session.id, provenance=session.provenance, on_phase=partial(self._on_phase, session)
+            text,
+            session=session.id,
+            provenance=session.provenance,
+            on_phase=partial(self._on_phase, session),
+            requesters=session.requesters,
         )
         self._apply(session, Event.END, outcome.of_result(result))
 
@@ -419,8 +427,9 @@ class VoiceController:
     def _on_phase(self, session: Session, phase: Phase) -> None:
         self._apply(session, _PHASE_EVENTS[phase])
 
-    async def _play_in(self, pcm: bytes) -> SessionReport:
+    async def _play_in(self, pcm: bytes, requesters: frozenset[Requester]) -> SessionReport:
         session = self._open(State.LISTENING, live=False)
+        session.requesters = requesters
         session.put(pcm)
         session.close()
         self._apply(session, Event.RELEASE)

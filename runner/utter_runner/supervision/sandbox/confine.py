@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from utter_protocol.state import state_directory
 from utter_runner.rpc.endpoint import EndpointError, check_length
 from utter_runner.supervision.sandbox.wrappers import NoSandboxError, find_sandbox
 
@@ -87,8 +88,5 @@ def _private_path(spec: PluginSpec) -> str:
 
 def hidden_files(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What the runner keeps for itself: its configuration, which may hold a token, and its state."""
-    home = environ.get("HOME", "")
-    state = environ.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
-    return tuple(
-        filter(None, [str(Path(config.path).absolute()) if config.path else "", f"{state}/utter" * bool(state)])
-    )
+    configuration = (str(Path(config.path).absolute()),) if config.path else ()
+    return (*configuration, str(state_directory(environ)))

@@ -40,6 +40,7 @@ from utter_runner.config import SocketConfig
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
@@ -155,12 +156,15 @@ class Daemon:
             inherit=self._inherit,
         )
         self._notifications = Notifications(environ) if config.policy.notify else None
+        voice = config.voice
+        spoken = SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
         confirmer = Confirmer(
             self._surfaces,
             timeout=runner.confirm_timeout_ms / 1000,
             emit=emit,
             self_confirm=config.policy.self_confirm,
             plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
+            spoken=spoken,
         )
         self._context = ContextCache(self._supervisor)
         self._audit: AuditTrail | None = None
@@ -201,6 +205,7 @@ class Daemon:
             on_level=self._on_level,
             open_stream=OwnStreams(relay).open,
             timeout=timeout,
+            answers=spoken,
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
         self._build_streams(hub, relay, host)

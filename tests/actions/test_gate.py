@@ -32,6 +32,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import Op, PlannedStep
 from utter_runner.actions.gate import ActionGate, decision_name, denial
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.policy import Allow, Confirm, Decision, Deny, OpRule, Origin, PolicyRules, Rate, decide
 from utter_runner.rpc.requesters import Requester
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
@@ -309,6 +310,54 @@ async def test_a_yes_to_another_step_is_a_denial() -> None:
         person.say(answer=True)
         await again.wait()
         assert again.result == DONE
+
+
+ALWAYS = OpRule(confirm="always", spoken=True)
+BY_VOICE = PolicyRules(
+    enabled_ops=frozenset({"terminal", "input"}),
+    ops={
+        "mute": ALWAYS,
+        "media": OpRule(confirm="always"),
+        "asks": OpRule(spoken=True),
+        "wipe": ALWAYS,
+        "terminal": ALWAYS,
+        "niri": ALWAYS,
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "origin", "may"),
+    [
+        (step("mute"), USER, True),
+        (step("asks"), USER, True),
+        (step("media", {"command": "next"}), USER, False),
+        (step("mute"), SCREEN, False),
+        (step("wipe", {"disk": "sda"}), USER, False),
+        (step("terminal", {"command": "ls"}), USER, False),
+        (step("niri", {"action": "quit"}), USER, False),
+        (step("niri", {"action": "spawn", "args": ["ls"]}), USER, False),
+    ],
+)
+async def test_a_voice_answers_only_for_ops_that_allow_it_and_never_what_the_runner_asks_itself(
+    proposed: PlannedStep, origin: Origin, may: bool
+) -> None:
+    person, spoken = Person(), SpokenAnswers(["yes"], ["no"])
+    stage = Stage(person, rules=BY_VOICE, spoken=spoken)
+    async with stage.running():
+        ending = stage.submit(proposed, origin)
+        await settle()
+        (question,) = person.asked
+        assert spoken.waits(origin.session) == (question.id if may else "")
+        if may:
+            spoken.answer(question.id, "yes")
+        else:
+            person.say(answer=True)
+        await ending.wait()
+        assert ending.result == DONE
+        confirmation = stage.audit.entries[-1].confirmation
+        assert confirmation is not None
+        assert confirmation.surface == ("voice" if may else "person")
 
 
 async def test_who_asked_for_a_step_goes_along_with_its_question() -> None:

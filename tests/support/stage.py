@@ -14,6 +14,7 @@ from utter_runner.actions.audit import MemoryAudit
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate, Submission
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 
@@ -124,6 +125,7 @@ class Stage:
         persons: who can be asked.
         invoke: what the plugin answers to `action.invoke`; SILENT never.
         others: further plugins.
+        spoken: takes spoken answers.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Stage:
         confirm_timeout: float = 30.0,
         invoke: Any = DONE,
         others: tuple[FakeInstance, ...] = (),
+        spoken: SpokenAnswers | None = None,
     ) -> None:
         self.deadlines = Deadlines()
         scripted = {} if invoke is SILENT else {"action.invoke": invoke}
@@ -144,7 +147,7 @@ class Stage:
         self.candidates = candidates()
         self.events: list[dict[str, Any]] = []
         self.persons: list[Person] = [*persons]
-        self.confirmer = Confirmer(lambda: [*self.persons], timeout=confirm_timeout, emit=self.emit)
+        self.confirmer = Confirmer(lambda: [*self.persons], timeout=confirm_timeout, emit=self.emit, spoken=spoken)
         self.audit = MemoryAudit()
         self.gate = ActionGate(
             self.supervisor,

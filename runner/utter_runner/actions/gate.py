@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 GatePhase = Literal["confirming", "acting"]
 
 INJECT = "input.inject"
+_NEVER_SPOKEN = frozenset({"always-confirm", "destructive", "screen-without-arguments", "untrusted-confirm"})
 _STATES: dict[bool, Literal["approved", "denied"]] = {True: "approved", False: "denied"}
 
 
@@ -265,6 +266,7 @@ class ActionGate:
             digest=decision.digest,
             session=session,
             requesters=requesters,
+            spoken=self._may_be_spoken(decision),
         )
         with scope:
             if on_phase is not None:
@@ -281,6 +283,11 @@ class ActionGate:
                 )
             return self._changed_meanwhile(decision, judge_again(), epoch)
         return _cancelled()
+
+    def _may_be_spoken(self, decision: Confirm) -> bool:
+        """Whether a voice may answer: never what the runner itself asks about, and nothing that is the screen's."""
+        mine = not _NEVER_SPOKEN.isdisjoint(decision.rules)
+        return self._rules.of(decision.op).spoken and not mine and decision.provenance == "user"
 
     async def _target(self, decision: Confirm) -> str:
         if self._window is None or not acts_on_window(decision.op, decision.args):

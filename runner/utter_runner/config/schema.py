@@ -146,6 +146,8 @@ class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     from_llm: bool = False
     """For `terminal` and `input`: whether a step that a language model had a part in may ask for a confirmation."""
+    spoken: bool = False
+    """Whether a voice may confirm it (`[voice] spoken_confirm`); what runs commands, types or destroys never is."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +242,14 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
     speak: Literal["off", "problems", "all"] = "off"
     """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
+    spoken_confirm: bool = False
+    """Whether the key, held while a spoken command asks, answers it; for ops whose `[policy.ops.NAME]` has `spoken`."""
+    yes_words: Annotated[list[Text], Meta(min_length=1, max_length=32)] = msgspec.field(
+        default_factory=lambda: ["yes", "yes please", "do it", "go ahead"]
+    )
+    no_words: Annotated[list[Text], Meta(min_length=1, max_length=32)] = msgspec.field(
+        default_factory=lambda: ["no", "no thanks", "don't", "cancel", "stop"]
+    )
     pause_media: bool = True
     """Whether media players are paused while a session listens."""
 

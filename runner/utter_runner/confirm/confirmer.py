@@ -8,6 +8,7 @@ cannot ask a person, or fail while they try, abstain. Who withdraws a question (
 from __future__ import annotations
 
 import secrets
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_protocol.methods import Provenance
+    from utter_runner.confirm.spoken import SpokenAnswers
     from utter_runner.confirm.surfaces import Surface
     from utter_runner.rpc.requesters import Requester
 
@@ -37,6 +39,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         requesters: the clients that asked for the step; they are not asked about it.
+        spoken: whether a voice may answer it.
     """
 
     text: str
@@ -46,6 +49,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     session: str = ""
     requesters: frozenset[Requester] = frozenset()
+    spoken: bool = False
 
 
 class _Open:
@@ -66,6 +70,7 @@ class Confirmer:
         emit: told of every question and its end.
         self_confirm: ask also whoever asked for the action.
         plugins: returns the pids of plugins, whose connections are never asked.
+        spoken: takes spoken answers; None: there are none.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class Confirmer:
         emit: Callable[[dict[str, Any]], None],
         self_confirm: bool = False,
         plugins: Callable[[], frozenset[int]] = frozenset,
+        spoken: SpokenAnswers | None = None,
     ) -> None:
         self._surfaces = surfaces
         self._timeout = timeout
         self._emit = emit
         self._self_confirm = self_confirm
         self._plugins = plugins
+        self._spoken = spoken
         self._one_at_a_time = trio.Lock()
         self._open: list[_Open] = []
         self._round: Round | None = None
@@ -147,7 +154,9 @@ class Confirmer:
         asked = Round(params, frozenset() if self._self_confirm else question.requesters, self._plugins())
         self._round = asked
         try:
-            with trio.move_on_after(self._timeout) as scope:
+            with trio.move_on_after(self._timeout) as scope, ExitStack() as stack:
+                if question.spoken and question.session and self._spoken is not None:
+                    surfaces = [*surfaces, stack.enter_context(self._spoken.about(params.id, question.session))]
                 await asked.run(surfaces)
         finally:
             self._round = None

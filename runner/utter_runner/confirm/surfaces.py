@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+VOICE = "voice"
+"""The kind of the surface on which nothing can be read: it answers only while another one shows the question."""
 MISMATCH = "answer-mismatch"
 """The rule by which an answer to another step than the one that was shown is a denial."""
 
@@ -85,6 +87,7 @@ class Round:
         self._requesters = requesters
         self._plugins = plugins
         self._put: list[Surface] = []
+        self._showing: list[Surface] = []
         self._may_answer = 0
         self._nursery: trio.Nursery | None = None
 
@@ -106,6 +109,10 @@ class Round:
             self.withheld = True
             return False
         if surface.requester is not None and surface.requester.pid in self._plugins:
+            return False
+        if surface.kind != VOICE:
+            self._showing.append(surface)
+        elif not self._showing:
             return False
         self._put.append(surface)
         self._may_answer += 1
@@ -134,6 +141,11 @@ class Round:
             self.verdict = msgspec.structs.replace(self._judge(answer), surface=surface.kind)
             self._end()
         abstain()
+        if surface in self._showing:
+            self._showing.remove(surface)
+            if not self._showing:
+                # What nobody can read any more, no voice can approve.
+                self._end()
 
     def _end(self) -> None:
         if self._nursery is not None:

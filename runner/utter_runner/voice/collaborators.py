@@ -7,7 +7,7 @@ of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -146,8 +146,12 @@ class RecognitionStream(Protocol):
 class Recogniser(Protocol):
     """The speech-to-text plugin."""
 
-    async def start(self, session: str) -> RecognitionStream:
+    async def start(self, session: str, hints: Sequence[str] | None = None) -> RecognitionStream:
         """Open an utterance. A call that is cancelled leaves no utterance open.
+
+        Args:
+            session: its id.
+            hints: what is likely to be said; None: whatever commands there are.
 
         Raises:
             RpcError: no recogniser is running, or it refused.
@@ -207,6 +211,23 @@ class Commander(Protocol):
         Raises:
             RpcError: there is no router, or it failed; errors of single steps are in the result instead.
         """
+        ...
+
+
+class Answers(Protocol):
+    """Spoken answers to confirmations."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """What can be said."""
+        ...
+
+    def waits(self, session: str) -> str:
+        """Return the id of the question of this session that can be answered by voice now, or nothing."""
+        ...
+
+    def answer(self, question: str, text: str) -> bool | None:
+        """Take what was said; return whether it was a yes or a no, or None: neither, or that is not asked now."""
         ...
 
 

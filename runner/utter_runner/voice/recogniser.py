@@ -28,7 +28,7 @@ from utter_protocol.methods import (
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from msgspec import Raw
 
@@ -75,11 +75,12 @@ class PluginRecogniser:
         self._warned: set[tuple[str, int]] = set()
         self._open: dict[str, PluginStream] = {}
 
-    async def start(self, session: str) -> PluginStream:
-        """Open an utterance. Raises RpcError."""
+    async def start(self, session: str, hints: Sequence[str] | None = None) -> PluginStream:
+        """Open an utterance, see `Recogniser.start`. Raises RpcError."""
         instance = await self._supervisor.wait_provider(STT, self._start_timeout)
         stream = PluginStream(instance, session, self._open)
-        params = SttStartParams(session=session, hints=self._hints(), language=self._language)
+        likely = self._hints() if hints is None else list(hints)
+        params = SttStartParams(session=session, hints=likely, language=self._language)
         try:
             answer = await instance.call("stt.start", params, timeout=self._start_timeout)
             if decode_answer(answer, SttStartResult, "stt.start", instance.id).ring and self._may_read(instance):

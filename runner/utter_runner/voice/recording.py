@@ -62,6 +62,7 @@ class Session:
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
         requesters: the clients that asked for it; empty for the keys.
+        answers: the question that it answers; empty for commands.
         since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
@@ -88,6 +89,7 @@ class Session:
     live: bool = True
     screened: bool = False
     requesters: frozenset[Requester] = frozenset()
+    answers: str = ""
     since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None

@@ -312,6 +312,16 @@ async def test_a_yes_to_another_step_is_a_denial() -> None:
         assert again.result == DONE
 
 
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, object(), {1, 2}, 2**70, float("nan")])
+async def test_arguments_that_are_no_json_are_refused_like_others(value: Any) -> None:
+    stage = Stage()
+    async with stage.running():
+        ending = stage.submit(step("note", {"text": value}))
+        await ending.wait()
+        assert (ending.error.code, ending.error.data["rule"]) == (ErrorCode.INVALID_PARAMS, "arguments")
+        assert stage.plugin.received == []
+
+
 ALWAYS = OpRule(confirm="always", spoken=True)
 BY_VOICE = PolicyRules(
     enabled_ops=frozenset({"terminal", "input"}),

@@ -185,6 +185,8 @@ SESSION = (
 level = "debug"
 [policy]
 enabled_ops = ["terminal"]
+# The client that asks is the one that says yes.
+self_confirm = true
 [[plugin]]
 id = "commands"
 [[plugin.settings.phrase]]

@@ -144,7 +144,11 @@ class ActionGate:
         """Whoever runs a step may hold what its arguments name as the screen's, whoever wrote them now."""
         op = canonical_op(step.op)
         spec = None if op is None else self._ops.find(op, origin.plugin)
-        mark = "user" if spec is None else self._mark_in(encode(step.args), spec.plugin)
+        try:
+            mark = "user" if spec is None else self._mark_in(encode(step.args), spec.plugin)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            # What is no JSON is refused by the policy, whoever wrote it.
+            return origin
         if mark == "user":
             return origin
         if mark == "llm":

@@ -95,6 +95,7 @@ class Client:
         self._wanted: dict[int, int] = {}
         self._passed: dict[int, list[int]] = {}
         self._handlers: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        self._listeners: dict[str, Callable[[dict[str, Any]], object]] = {}
         self._asked: deque[Message] = deque()
         self._serving: RequestId | None = None
         self._withdrawn: set[RequestId] = set()
@@ -155,6 +156,13 @@ class Client:
         -32603. The time that it takes does not count against the wait's timeout.
         """
         self._handlers[method] = handler
+
+    def on_notification(self, method: str, listener: Callable[[dict[str, Any]], object]) -> None:
+        """Call `listener(params)` for each of the runner's notifications `method`, during later waits of this client.
+
+        What is no JSON object is ignored, as a notification that nobody listens to is.
+        """
+        self._listeners[method] = listener
 
     def withdrawn(self) -> bool:
         """Inside an `on_request` handler: whether the runner has cancelled the request, so that its answer is moot.
@@ -359,6 +367,10 @@ class Client:
                 return
             if method == "stream.closed":
                 self._end_stream(msgspec.json.decode(params, type=_ClosedParams))
+                return
+            listener = self._listeners.get(method)
+            if listener is not None:
+                listener(msgspec.json.decode(params, type=dict[str, Any]))
                 return
             item = msgspec.json.decode(params, type=StreamData)
         except msgspec.ValidationError:

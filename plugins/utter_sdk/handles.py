@@ -18,6 +18,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from utter_protocol.methods import Provenance
     from utter_sdk.host import Host
     from utter_sdk.received import Received
 
@@ -87,22 +88,34 @@ class Handles:
         self._asker = asker
 
     def create(
-        self, data: bytes | bytearray | memoryview | str, *, scope: str = "", timeout: float = 30.0
+        self,
+        data: bytes | bytearray | memoryview | str,
+        *,
+        scope: str = "",
+        provenance: Provenance | None = None,
+        timeout: float = 30.0,
     ) -> HandleInfo:
-        """Store bytes, or a text as UTF-8. Anything in contiguous memory is taken, and copied once."""
+        """Store bytes, or a text as UTF-8. Anything in contiguous memory is taken, and copied once.
+
+        `provenance` says where it comes from. Without it, what a plugin stores has that of the request that it works
+        on, and what a client stores is the screen's.
+        """
         content = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         if len(content) <= MAX_INLINE:
-            params = {"data_b64": base64.b64encode(content).decode(), "scope": scope}
+            params = _stated({"data_b64": base64.b64encode(content).decode(), "scope": scope}, provenance)
             return _as(self._asker.call("handle.create", params, timeout), HandleInfo)
         fd = sealed_memfd(content)
         try:
-            return self.create_from(fd, scope=scope, timeout=timeout)
+            return self.create_from(fd, scope=scope, provenance=provenance, timeout=timeout)
         finally:
             os.close(fd)
 
-    def create_from(self, fd: int, *, scope: str = "", timeout: float = 30.0) -> HandleInfo:
+    def create_from(
+        self, fd: int, *, scope: str = "", provenance: Provenance | None = None, timeout: float = 30.0
+    ) -> HandleInfo:
         """Store what is in a memfd that is sealed against writing, shrinking and growing; it stays the caller's."""
-        answer = self._asker.call("handle.create", {"fd": True, "scope": scope}, timeout, fds=[fd])
+        params = _stated({"fd": True, "scope": scope}, provenance)
+        answer = self._asker.call("handle.create", params, timeout, fds=[fd])
         return _as(answer, HandleInfo)
 
     def stat(self, handle: str, *, scope: str = "", timeout: float = 30.0) -> HandleInfo:
@@ -150,6 +163,12 @@ def sealed_memfd(data: bytes | memoryview) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _stated(params: dict[str, Any], provenance: Provenance | None) -> dict[str, Any]:
+    if provenance is not None:
+        params["provenance"] = provenance
+    return params
 
 
 def _as(answer: Any, type_: type[T]) -> T:

@@ -166,7 +166,7 @@ class Host:
         connection, request = self._where("fd.pass")
         given = meta or {}
         wanted = 2 if kind == "memfd.ring" and given.get("wake") else 1
-        asked = {"kind": kind, "meta": given}
+        asked = _named({"kind": kind, "meta": given}, request)
         return connection.calls.start("fd.pass", asked, _decode_received, request=request, wanted_fds=wanted)
 
     @overload
@@ -184,6 +184,8 @@ class Host:
         """
         connection, request = self._where(method)
         given = {} if params is None else params
+        if method.startswith("handle.") and isinstance(given, dict):
+            given = _named({**given}, request)
         return connection.calls.start(method, given, _decoder(result), request=request, fds=fds)
 
     def _where(self, method: str) -> tuple[Connection, Request | None]:
@@ -199,9 +201,14 @@ class Host:
         connection, request = self._where(method)
         if timeout is not None:
             params["timeout_ms"] = math.ceil(timeout * 1000)
-        if request is not None and request.id is not None:
-            params["request"] = request.id
-        return connection.calls.start(method, params, decode, request=request)
+        return connection.calls.start(method, _named(params, request), decode, request=request)
+
+
+def _named(params: dict[str, Any], request: Request | None) -> dict[str, Any]:
+    """Say in params which request of the runner they are for, if that is known."""
+    if request is not None and request.id is not None:
+        params["request"] = request.id
+    return params
 
 
 def _decoder(result: Any) -> Callable[[msgspec.Raw], Any]:

@@ -1,6 +1,7 @@
 """Typed payloads of `handle.*` and `fd.pass`, and the name of a handle (PROTOCOL.md, "Data plane").
 
-Rules here: a handle names content and nothing else; no function here makes a path of one. Sizes are bytes.
+Rules here: a handle names content and nothing else; no function here makes a path of one. Sizes are bytes. `request` is
+the id of the runner's request that a plugin is working on, as in `host.*`; the runner ignores that of a client.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from utter_protocol.host import RequestRef  # noqa: TC001 - msgspec resolves the annotations at run time
+from utter_protocol.methods import Provenance  # noqa: TC001 - likewise
 
 MAX_INLINE = 64 * 1024
 """The largest blob that `handle.fetch` returns."""
@@ -25,13 +29,19 @@ Part = Annotated[str, Meta(max_length=MAX_PART)]
 
 
 class HandleCreateParams(msgspec.Struct, kw_only=True):
-    """`handle.create`: exactly one of `data_b64`, `data`, `size` (that many zeros) and `fd` (a sealed memfd)."""
+    """`handle.create`: exactly one of `data_b64`, `data`, `size` (that many zeros) and `fd` (a sealed memfd).
+
+    `provenance` is the most trust that the content may have; without it that is the request's for a plugin, and
+    `screen` for a client.
+    """
 
     data_b64: str | UnsetType = UNSET
     data: str | UnsetType = UNSET
     size: Size | UnsetType = UNSET
     fd: bool = False
     scope: Part = ""
+    provenance: Provenance | None = None
+    request: RequestRef = None
 
 
 class HandleParams(msgspec.Struct, kw_only=True):
@@ -39,6 +49,7 @@ class HandleParams(msgspec.Struct, kw_only=True):
 
     handle: str
     scope: Part = ""
+    request: RequestRef = None
 
 
 class HandleGrantParams(msgspec.Struct, kw_only=True):
@@ -46,6 +57,7 @@ class HandleGrantParams(msgspec.Struct, kw_only=True):
 
     handle: str
     scope: str
+    request: RequestRef = None
 
 
 class HandleInfo(msgspec.Struct, kw_only=True):
@@ -54,6 +66,7 @@ class HandleInfo(msgspec.Struct, kw_only=True):
     handle: str
     sha256: str
     size: int
+    provenance: Provenance = "screen"
 
 
 class HandleData(msgspec.Struct, kw_only=True):
@@ -63,6 +76,7 @@ class HandleData(msgspec.Struct, kw_only=True):
     sha256: str
     size: int
     data_b64: str
+    provenance: Provenance = "screen"
 
 
 class FdPassParams(msgspec.Struct, kw_only=True):
@@ -70,6 +84,7 @@ class FdPassParams(msgspec.Struct, kw_only=True):
 
     kind: Literal["handle", "memfd", "memfd.ring"]
     meta: msgspec.Raw = msgspec.Raw(b"{}")
+    request: RequestRef = None
 
 
 class FdHandleMeta(msgspec.Struct, kw_only=True):

@@ -35,7 +35,12 @@ class RpcError(Exception):
         code: one of `ErrorCode`, or another integer that a peer sent.
         message: one sentence for a person.
         data: a JSON object that names what is wrong, or None.
+
+    Attributes:
+        answered: whether a peer wrote it, so that it may hold anything that a result may.
     """
+
+    answered = False
 
     def __init__(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(code, message, data)

@@ -343,6 +343,12 @@ def module_command(python: str, module: Sequence[str], options: Sequence[str] = 
     return [python, "-P", "-m", "utter_runner.wasm", *options, "--", *module]
 
 
+def permission_sentence(name: str) -> str:
+    """What a permission lets a plugin do, as a sentence for people."""
+    known = PERMISSIONS.get(name)
+    return f"It may {known}." if known else "This version does not know it, and it has no effect."
+
+
 def unknown_permissions(permissions: list[str]) -> list[str]:
     """One warning for each permission that this version does not know: it is neither granted nor enforced."""
     known = ", ".join(PERMISSIONS)

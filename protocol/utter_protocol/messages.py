@@ -209,7 +209,9 @@ def decode_error(raw: Raw) -> RpcError:
     except (msgspec.MsgspecError, InvalidMessage) as why:
         return RpcError(ErrorCode.INTERNAL_ERROR, f"the other side answered a malformed error: {why}")
     data = error.data
-    return RpcError(error.code, error.message, data if isinstance(data, dict) or data is None else {"data": data})
+    decoded = RpcError(error.code, error.message, data if isinstance(data, dict) or data is None else {"data": data})
+    decoded.answered = True
+    return decoded
 
 
 def id_bytes(request_id: RequestId) -> bytes:

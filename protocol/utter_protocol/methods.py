@@ -235,9 +235,36 @@ class ConfirmParams(msgspec.Struct, kw_only=True):
 
 
 class ConfirmResult(msgspec.Struct, kw_only=True):
-    """Answer to `host.confirm`."""
+    """Answer to `host.confirm`. `digest` is that of the step that was shown; empty where a client does not say."""
 
     approved: bool = False
+    digest: str = ""
+
+
+class ConfirmElsewhere(msgspec.Struct, kw_only=True):
+    """runner -> client `confirm.elsewhere`: others are asked about what this client asked for."""
+
+    id: str
+    text: str
+    timeout_ms: int
+
+
+class OpenQuestion(msgspec.Struct, kw_only=True):
+    """A question that has no answer yet. `left_ms` is how long one counts; None while it waits for its turn."""
+
+    id: str
+    text: str
+    op: str
+    provenance: Provenance
+    session: str
+    state: Literal["asked", "waiting"]
+    left_ms: int | None = None
+
+
+class QuestionsResult(msgspec.Struct, kw_only=True):
+    """Answer to `confirm.list {}` and `confirm.attend {}`, in the order in which they are asked."""
+
+    questions: list[OpenQuestion]
 
 
 class AuthParams(msgspec.Struct, kw_only=True):
@@ -407,6 +434,42 @@ class PolicyListResult(msgspec.Struct, kw_only=True):
     """Answer to `policy.list {}`."""
 
     ops: list[OpState]
+
+
+class PermissionState(msgspec.Struct, kw_only=True):
+    """How far a permission is enforced: exactly one of the two is true."""
+
+    name: str
+    enforced: bool
+    advisory: bool
+
+
+class SandboxState(msgspec.Struct, kw_only=True):
+    """What holds a plugin, in `runner.plugins` and `runner.validate_plugin`."""
+
+    wrappers: list[str] = []
+    """The outermost first; none where no sandbox holds it."""
+    permissions: list[PermissionState] = []
+    besides: list[PermissionState] = []
+    """What no plugin gets, in the same form."""
+    reasons: dict[str, str] = {}
+    """For each of both, by name, what was found out."""
+
+
+class ValidateResult(msgspec.Struct, kw_only=True):
+    """Answer to `runner.validate_plugin`."""
+
+    ok: bool
+    negotiated: dict[str, Any]
+    status: str
+    detail: str
+    error: WireError | None
+    unknown_capabilities: list[str]
+    missing_requires: list[str]
+    deprecations: list[dict[str, Any]]
+    warnings: list[str]
+    permissions: list[PermissionState]
+    sandbox: SandboxState
 
 
 class SubscribeParams(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from utter_protocol.json_schema import SchemaError, compile_schema, referred, violations
+from utter_protocol.json_schema import MAX_DEPTH, SchemaError, compile_schema, referred, violations
 from utter_protocol.manifest import Manifest, ManifestError, Problem, manifest_problems, not_json, read_manifest
 from utter_protocol.toml_lines import Key, line_of, shown_key
 
@@ -57,6 +57,39 @@ def wrong_settings(schema: dict[str, Any], settings: dict[str, Any]) -> list[Wro
     except RecursionError:
         return [WrongSetting((), "The settings are nested too deeply.")]
     return odd or [WrongSetting(one.key, _sentence(one, schema)) for one in violations(validator, settings)]
+
+
+def secret_settings(schema: dict[str, Any], settings: dict[str, Any]) -> list[Key]:
+    """The places in `settings` of texts that the schema marks as secret, with `writeOnly = true`.
+
+    What `properties`, `additionalProperties`, `items` and a `$ref` in them say counts; other keywords do not mark.
+    """
+    try:
+        return [*_secrets(schema, schema, settings, ())]
+    except SchemaError:
+        # A reference to nothing: the schema is refused when it is checked, and the plugin is not run.
+        return []
+
+
+def _secrets(schema: dict[str, Any], node: Any, value: Any, key: Key) -> Iterator[Key]:
+    # A chain of references that goes round is refused with the schema; here it must only end.
+    for _ in range(MAX_DEPTH):
+        if not isinstance(node, dict) or not isinstance(node.get("$ref"), str) or node.get("writeOnly") is True:
+            break
+        node = referred(schema, node["$ref"])
+    if not isinstance(node, dict) or len(key) > MAX_DEPTH:
+        return
+    if isinstance(value, str):
+        if node.get("writeOnly") is True:
+            yield key
+    elif isinstance(value, dict):
+        named = node.get("properties", {})
+        for name, child in value.items():
+            below = named.get(name, node.get("additionalProperties")) if isinstance(named, dict) else None
+            yield from _secrets(schema, below, child, (*key, name))
+    elif isinstance(value, list):
+        for at, child in enumerate(value):
+            yield from _secrets(schema, node.get("items"), child, (*key, at))
 
 
 def _sentence(violation: Violation, schema: dict[str, Any]) -> str:

@@ -24,7 +24,10 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
 from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.state import state_directory
 from utter_runner import __version__
+from utter_runner.actions.audit import AuditTrail
+from utter_runner.actions.audit_file import AuditFile
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
 from utter_runner.actions.rules import policy_rules
@@ -32,7 +35,12 @@ from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
+from utter_runner.clients.tokens import TokenStore
+from utter_runner.config import SocketConfig
+from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.notifications import Notifications
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.dataplane.build import build_data_plane, handle_root
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
@@ -47,6 +55,7 @@ from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.launch import Inherited
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
@@ -60,7 +69,8 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.confirm.surfaces import Surface
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
@@ -145,7 +155,26 @@ class Daemon:
             launched=launched,
             inherit=self._inherit,
         )
-        confirmer = Confirmer(self._surfaces, timeout=runner.confirm_timeout_ms / 1000, emit=emit)
+        self._notifications = Notifications(environ) if config.policy.notify else None
+        voice = config.voice
+        spoken = SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
+        confirmer = Confirmer(
+            self._surfaces,
+            timeout=runner.confirm_timeout_ms / 1000,
+            emit=emit,
+            self_confirm=config.policy.self_confirm,
+            plugins=lambda: frozenset(one.pid for one in self._supervisor.instances if one.pid),
+            spoken=spoken,
+        )
+        self._context = ContextCache(self._supervisor)
+        self._audit: AuditTrail | None = None
+        if config.log.audit != "off":
+            self._audit = AuditTrail(
+                AuditFile(state_directory(environ), config.log.audit_bytes),
+                required=config.log.audit == "required",
+                content=config.log.content,
+                warn=self._warn_now,
+            )
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -153,9 +182,19 @@ class Daemon:
             candidates=self._candidates,
             confirmer=confirmer,
             emit=emit,
+            mark_in=self._mark_in,
+            window=self._context.window,
+            audit=self._audit,
         )
         relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
-        commands = Commands(self._supervisor, self._gate, timeout=timeout, router_wait=_ROUTER_WAIT, emit=emit)
+        commands = Commands(
+            self._supervisor,
+            self._gate,
+            timeout=timeout,
+            router_wait=_ROUTER_WAIT,
+            emit=emit,
+            mark_in=self._mark_in,
+        )
         self._voice: Voice = build_voice(
             config,
             supervisor=self._supervisor,
@@ -166,6 +205,7 @@ class Daemon:
             on_level=self._on_level,
             open_stream=OwnStreams(relay).open,
             timeout=timeout,
+            answers=spoken,
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
         self._build_streams(hub, relay, host)
@@ -180,7 +220,6 @@ class Daemon:
         )
         for method in self._data.methods:
             host.serve(method, partial(self._on_data, method), before_admission=True)
-        self._context = ContextCache(self._supervisor)
         host.listen("context.changed", self._context.changed)
         self._host_requests = HostRequests(
             self._supervisor,
@@ -188,16 +227,18 @@ class Daemon:
             confirmer=confirmer,
             context=self._context,
             emitter=relay,
-            carry=self._data.carry,
+            handles=self._data,
             instead={"tts.speak": self._voice.speak_for},
             timeout=timeout,
         )
         self._host_requests.attach(host)
+        self._assurance = Assurance(specs, environ, str(self._endpoint.path), self._state_changed)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
             gate=self._gate,
             commands=commands,
+            confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
             microphone=self._voice.microphone,
@@ -206,17 +247,22 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
+        self._tokens = TokenStore(tokens_path(environ), logger.warning)
+        socket = config.socket or SocketConfig()
         self._server = ClientServer(
             self._endpoint,
             reactor=self._reactor,
             deadlines=self._deadlines,
-            admission=Admission(config.socket),
+            admission=Admission(config.socket, self._tokens),
             api=self._api,
             limits=limits,
             max_clients=runner.max_clients,
+            max_requests_per_s=socket.max_requests_per_s,
+            max_bytes_per_s=socket.max_bytes_per_s,
             on_refused=logger.warning,
         )
         if config.socket is None:
@@ -236,9 +282,17 @@ class Daemon:
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
 
+    def _state_changed(self) -> None:
+        self._events.emit({"event": "state", "status": self.status()})
+
     def _warn(self, text: str) -> None:
         logger.warning("%s", text)
         self._warnings.append(text)
+
+    def _warn_now(self, text: str) -> None:
+        """Warn of what may pass, and is no part of the status for ever."""
+        logger.warning("%s", text)
+        self._events.emit({"event": "warning", "text": text})
 
     def _emit_and_log(self, event: dict[str, Any]) -> None:
         self._events.emit(event)
@@ -254,6 +308,9 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                if self._audit is not None:
+                    # It outlives the gate, so that what is cancelled at the end is recorded, too.
+                    await base.start(self._audit.run)
                 with _stop_signals() as signals:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
@@ -294,7 +351,9 @@ class Daemon:
         nursery.start_soon(supervise)
         await started.wait()
         self._state = "ready"
-        self._events.emit({"event": "state", "status": self.status()})
+        self._state_changed()
+        # Not before: it would take the time of plugins that start.
+        nursery.start_soon(self._assurance.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -331,6 +390,14 @@ class Daemon:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
             self._candidates.forget(instance.id)
+            if instance.memory.screen:
+                # It was handed something before it answered.
+                logger.warning(
+                    "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
+                    "not come from there",
+                    instance.id,
+                )
+                catalog.candidates = []
             try:
                 self._candidates.record(
                     catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
@@ -360,8 +427,13 @@ class Daemon:
         return Inherited({RING_VARIABLE: ring.ring, WAKE_VARIABLE: ring.wake}, ring.end)
 
     def _on_data(self, method: str, instance: Instance, peer: Peer, request_id: RequestId, params: Raw) -> None:
-        caller = self._data.plugin(instance.id, may_hear="microphone" in instance.permissions)
+        may_hear = "microphone" in instance.permissions
+        caller = self._data.plugin(instance.id, may_hear=may_hear, purpose=instance.work_of)
         self._data.request(caller, peer, request_id, method, params)
+
+    def _mark_in(self, message: bytes | Raw, plugin: str) -> Mark:
+        # The data plane is built after the gate, since the ring is the voice's.
+        return self._data.mark_in(message, plugin)
 
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
@@ -399,12 +471,20 @@ class Daemon:
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
-        return self._server.surfaces()
+        surfaces = self._server.surfaces()
+        return surfaces if self._notifications is None else [self._notifications, *surfaces]
 
     # ---- status
 
+    def _socket_warnings(self) -> Iterator[str]:
+        if self._tokens.problem is not None:
+            yield self._tokens.problem
+        if not self._endpoint.in_place():
+            yield f"The socket file {self._endpoint.path} is gone or another one lies there: restart the runner."
+
     def _plugin_status(self, instance: Instance) -> dict[str, Any]:
-        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id))}
+        sandbox = self._assurance.describe(instance.id, instance.permissions)
+        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
 
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""
@@ -420,7 +500,8 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
-            "warnings": list(self._warnings),
+            "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
+            "warnings": [*self._warnings, *self._socket_warnings()],
         }
 
 

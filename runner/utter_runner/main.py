@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from utter_protocol.packages import user_directories
+from utter_protocol.printable import harmless
 from utter_runner import __version__
-from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in
+from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
+from utter_runner.config.secret import find_secret
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
+from utter_runner.supervision.secrets import with_secrets
 from utter_runner.supervision.settings import settings_problems
 
 if TYPE_CHECKING:
@@ -47,17 +50,6 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _load_config(path: Path) -> Config:
-    config = load_config(path)
-    if config.security.enforce:
-        problem = (
-            f"{path}: [security] enforce = true: this version cannot confine plugins and does not pretend to. "
-            "Set it to false to run them with your own rights."
-        )
-        raise ConfigError([problem])
-    return config
-
-
 def plugin_specs(
     config: Config, environ: Mapping[str, str], *, thorough: bool = False
 ) -> tuple[list[PluginSpec], list[str]]:
@@ -70,6 +62,7 @@ def plugin_specs(
     """
     specs: list[PluginSpec] = []
     problems: list[str] = []
+    find = partial(find_secret, environ=environ, base=Path(config.path).absolute().parent)
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
@@ -80,10 +73,18 @@ def plugin_specs(
             problems.append(str(error))
             continue
         place = partial(_place, config, position)
-        if wrong := settings_problems(spec, place, thorough=thorough):
+        spec, missing = with_secrets(spec, find, place)
+        if missing:
+            problems += missing
+        elif wrong := settings_problems(spec, place, thorough=thorough):
             problems += wrong
         else:
             specs.append(spec)
+    if config.security.enforce:
+        from utter_runner.supervision.sandbox.confine import confine  # noqa: PLC0415 - not loaded where nobody wants it
+
+        specs, refused = confine(specs, config, environ)
+        problems += refused
     return specs, problems
 
 
@@ -100,6 +101,19 @@ def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> N
         if spec.spawn and not spec.inherits_ring:
             with suppress(SpawnError):
                 launched[spec.id] = launch(spec, 1, os.environ)
+
+
+class LineFormatter(logging.Formatter):
+    """One printable line for each record, and under it the lines of its traceback, indented: nobody forges another."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
+        """Make the first line."""
+        return harmless(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        """Make the lines below."""
+        head, *lines = super().formatException(ei).split("\n")
+        return "\n".join([harmless(head), *(f"  {harmless(line)}" for line in lines)])
 
 
 def _log_stream() -> TextIO:
@@ -135,12 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     path = options.config or default_config_path(os.environ)
     try:
-        config = _load_config(path)
+        config = with_token(load_config(path), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
         return EXIT_USAGE
     level = options.log_level or config.log.level
-    logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=_log_stream())
+    handler = logging.StreamHandler(_log_stream())
+    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     specs, problems = plugin_specs(config, os.environ, thorough=options.check)
     problems += config.warnings
     if options.check:

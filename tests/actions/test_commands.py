@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from trio.testing import MockClock
+
+    from utter_runner.policy import Origin
 MUTE = {"op": "mute", "provenance": "user"}
 WIPE = {"op": "wipe", "args": {"disk": "sda"}, "provenance": "user"}
 OPEN = {"op": "action.open_url", "args": {"url": "HTTP://a.b"}, "provenance": "user"}
@@ -204,6 +207,28 @@ async def test_the_trust_of_a_command_bounds_that_of_its_steps(stated: str | Non
     assert len(made.plugin.received) == runs
     if not runs:
         assert only.error.code == ErrorCode.UNTRUSTED_PROVENANCE
+
+
+async def test_what_a_language_model_had_a_part_in_is_said_to_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, provides, given in (("router", (), False), ("llm", (), True), ("bundle", ("llm.choose@1",), True)):
+        async with desk(plan=steps(MUTE)) as made:
+            made.router.spec = msgspec.structs.replace(
+                made.router.spec, provides=(*made.router.spec.provides, *provides)
+            )
+            made.router.describe(methods=["router.plan"], kind=kind)
+            origins: list[Origin] = []
+            run_step = made.gate.run_step
+
+            async def spy(step: Any, origin: Origin, run: Any = run_step, seen: Any = origins, **options: Any) -> Any:
+                seen.append(origin)
+                return await run(step, origin, **options)
+
+            monkeypatch.setattr(made.gate, "run_step", spy)
+            await made.say()
+            await made.say(llm=True)
+        assert [(one.llm, one.sources) for one in origins] == [(given, ()), (True, ())]
+        # Who carries it out has its help, too, in what it asks for meanwhile.
+        assert [one.work.llm for one in made.plugin.received] == [given, True]
 
 
 async def test_a_pick_of_this_session_passes_and_one_of_another_does_not(autojump_clock: MockClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -31,8 +32,11 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import Op, PlannedStep
 from utter_runner.actions.gate import ActionGate, decision_name, denial
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.policy import Allow, Confirm, Decision, Deny, OpRule, Origin, PolicyRules, Rate, decide
+from utter_runner.rpc.requesters import Requester
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,25 +204,38 @@ def set_rules(stage: Stage, rules: PolicyRules) -> None:
     stage.gate._rules = rules
 
 
-CHANGES: list[tuple[str, Callable[[Stage], None], int]] = [
-    ("the op is withdrawn", lambda s: s.ops.withdraw("desktop"), ErrorCode.CAPABILITY_MISSING),
-    ("another plugin offers it", take_over, ErrorCode.NOT_PERMITTED),
-    ("its schema refuses", lambda s: readvertise(s, schema={"properties": {"disk": {"type": "integer"}}}), -32602),
-    ("its side effect is milder", lambda s: readvertise(s, side_effect="local"), ErrorCode.NOT_PERMITTED),
+CHANGES: list[tuple[str, Callable[[Stage], None], int, str | None]] = [
+    ("the op is withdrawn", lambda s: s.ops.withdraw("desktop"), ErrorCode.CAPABILITY_MISSING, "no-provider"),
+    ("another plugin offers it", take_over, ErrorCode.NOT_PERMITTED, "step-changed"),
+    (
+        "its schema refuses",
+        lambda s: readvertise(s, schema={"properties": {"disk": {"type": "integer"}}}),
+        -32602,
+        "schema",
+    ),
+    ("its side effect is milder", lambda s: readvertise(s, side_effect="local"), -32003, "step-changed"),
     (
         "it has another name",
         lambda s: s.ops.advertise("desktop", [Op(op="action.wipe", side_effect="destructive")]),
         -32003,
+        "step-changed",
     ),
-    ("it is switched off", lambda s: set_rules(s, PolicyRules(disabled_ops=frozenset({"wipe"}))), -32003),
-    ("more rules ask", lambda s: set_rules(s, PolicyRules(confirm_ops=frozenset({"wipe"}))), -32003),
-    ("the plugin restarts", restart, ErrorCode.NOT_PERMITTED),
-    ("the plugin is down", lambda s: s.plugin.die(), ErrorCode.PLUGIN_FAILED),
+    (
+        "it is switched off",
+        lambda s: set_rules(s, PolicyRules(disabled_ops=frozenset({"wipe"}))),
+        -32003,
+        "op-disabled",
+    ),
+    ("more rules ask", lambda s: set_rules(s, PolicyRules(confirm_ops=frozenset({"wipe"}))), -32003, "step-changed"),
+    ("the plugin restarts", restart, ErrorCode.NOT_PERMITTED, "plugin-changed"),
+    ("the plugin is down", lambda s: s.plugin.die(), ErrorCode.PLUGIN_FAILED, None),
 ]
 
 
-@pytest.mark.parametrize(("change", "code"), [one[1:] for one in CHANGES], ids=[one[0] for one in CHANGES])
-async def test_any_difference_after_the_answer_is_a_denial(change: Callable[[Stage], None], code: int) -> None:
+@pytest.mark.parametrize(("change", "code", "rule"), [one[1:] for one in CHANGES], ids=[one[0] for one in CHANGES])
+async def test_any_difference_after_the_answer_is_a_denial(
+    change: Callable[[Stage], None], code: int, rule: str | None
+) -> None:
     person = Person()
     stage = Stage(person)
     async with stage.running():
@@ -227,8 +244,142 @@ async def test_any_difference_after_the_answer_is_a_denial(change: Callable[[Sta
         change(stage)
         person.say(answer=True)
         await ending.wait()
-        assert ending.error.code == code
+        assert (ending.error.code, ending.error.data.get("rule")) == (code, rule)
     assert [one.method for one in stage.plugin.received] == []
+
+
+TYPE = step("input", {"text": "yes"})
+CLOSE = step("niri", {"action": "close-window"}, confirm=True)
+SPAWN = step("niri", {"action": "spawn", "args": ["foot"]})
+
+
+@pytest.mark.parametrize(
+    ("proposed", "before", "after", "ok"),
+    [
+        (TYPE, "1", "2", False),
+        (TYPE, "1", "", False),
+        (TYPE, "1", "1", True),
+        # Nobody knew, so there is nothing to compare.
+        (TYPE, "", "2", True),
+        (CLOSE, "1", "2", False),
+        # These go to no window.
+        (SPAWN, "1", "2", True),
+        (TERMINAL, "1", "2", True),
+        (WIPE, "1", "2", True),
+    ],
+)
+async def test_a_yes_holds_for_the_window_that_was_in_front(
+    proposed: PlannedStep, before: str, after: str, ok: bool
+) -> None:
+    person = Person()
+    stage = Stage(person)
+    window = before
+
+    async def in_front() -> str:
+        await trio.lowlevel.checkpoint()
+        return window
+
+    stage.gate._window = in_front
+    async with stage.running():
+        ending = stage.submit(proposed)
+        await settle()
+        window = after
+        person.say(answer=True)
+        await ending.wait()
+        if ok:
+            assert ending.result == DONE
+        else:
+            rule = "window-changed"
+            assert ending.error.data == {"op": proposed.op, "rule": rule, "confirmed": False}
+            assert stage.plugin.received == []
+
+
+async def test_a_yes_to_another_step_is_a_denial() -> None:
+    person = Person()
+    stage = Stage(person)
+    async with stage.running():
+        ending = stage.submit(WIPE)
+        await settle()
+        person.digest = "e" * 64
+        person.say(answer=True)
+        await ending.wait()
+        assert ending.error.data == {"op": "wipe", "rule": "answer-mismatch", "confirmed": False}
+        again = stage.submit(WIPE)
+        await settle()
+        person.digest = person.asked[-1].digest
+        person.say(answer=True)
+        await again.wait()
+        assert again.result == DONE
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, object(), {1, 2}, 2**70, float("nan")])
+async def test_arguments_that_are_no_json_are_refused_like_others(value: Any) -> None:
+    stage = Stage()
+    async with stage.running():
+        ending = stage.submit(step("note", {"text": value}))
+        await ending.wait()
+        assert (ending.error.code, ending.error.data["rule"]) == (ErrorCode.INVALID_PARAMS, "arguments")
+        assert stage.plugin.received == []
+
+
+ALWAYS = OpRule(confirm="always", spoken=True)
+BY_VOICE = PolicyRules(
+    enabled_ops=frozenset({"terminal", "input"}),
+    ops={
+        "mute": ALWAYS,
+        "media": OpRule(confirm="always"),
+        "asks": OpRule(spoken=True),
+        "wipe": ALWAYS,
+        "terminal": ALWAYS,
+        "niri": ALWAYS,
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "origin", "may"),
+    [
+        (step("mute"), USER, True),
+        (step("asks"), USER, True),
+        (step("media", {"command": "next"}), USER, False),
+        (step("mute"), SCREEN, False),
+        (step("wipe", {"disk": "sda"}), USER, False),
+        (step("terminal", {"command": "ls"}), USER, False),
+        (step("niri", {"action": "quit"}), USER, False),
+        (step("niri", {"action": "spawn", "args": ["ls"]}), USER, False),
+    ],
+)
+async def test_a_voice_answers_only_for_ops_that_allow_it_and_never_what_the_runner_asks_itself(
+    proposed: PlannedStep, origin: Origin, may: bool
+) -> None:
+    person, spoken = Person(), SpokenAnswers(["yes"], ["no"])
+    stage = Stage(person, rules=BY_VOICE, spoken=spoken)
+    async with stage.running():
+        ending = stage.submit(proposed, origin)
+        await settle()
+        (question,) = person.asked
+        assert spoken.waits(origin.session) == (question.id if may else "")
+        if may:
+            spoken.answer(question.id, "yes")
+        else:
+            person.say(answer=True)
+        await ending.wait()
+        assert ending.result == DONE
+        confirmation = stage.audit.entries[-1].confirmation
+        assert confirmation is not None
+        assert confirmation.surface == ("voice" if may else "person")
+
+
+async def test_who_asked_for_a_step_goes_along_with_its_question() -> None:
+    asker, other = Requester(1, 100, 5), Requester(2, 200, 5)
+    own, theirs = Person(), Person(answer=True)
+    own.requester, theirs.requester = asker, other
+    stage = Stage(own, theirs)
+    async with stage.running():
+        for options in ({"requesters": frozenset({asker})}, {"work": Work("user", requesters=frozenset({asker}))}):
+            raw = await stage.gate.run_step(WIPE, USER, timeout=30.0, **options)
+            assert msgspec.json.decode(raw) == DONE
+        assert (own.asked, len(theirs.asked), len(own.withheld)) == ([], 2, 2)
 
 
 async def test_what_changes_and_changes_back_is_no_difference() -> None:
@@ -259,7 +410,7 @@ async def test_a_plugin_that_restarts_while_its_question_queues_is_denied() -> N
         second.say(answer=True)
         await behind.wait()
         await ahead.wait()
-        assert "changed" in behind.error.message
+        assert behind.error.data == {"op": "wipe", "rule": "plugin-changed", "confirmed": False}
     assert stage.plugin.received == []
 
 

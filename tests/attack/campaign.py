@@ -109,7 +109,8 @@ def check_address(proposed: str, sent: str, first: Any, second: Any) -> None:
     assert second is not None, f"the second reader takes {sent!r} for no address"
     assert second.href == sent, f"{sent!r} is read as {second.href!r}"
     # The standard has come to escape this character in paths; node 20 still leaves it as it is, everywhere alike.
-    assert first.href.replace("^", "%5E") == sent.replace("^", "%5E"), f"{proposed!r} was sent as {sent!r} and is read as {first.href!r}"
+    what = f"{proposed!r} was sent as {sent!r} and is read as {first.href!r}"
+    assert first.href.replace("^", "%5E") == sent.replace("^", "%5E"), what
     assert first.host == second.host, f"{proposed!r} and {sent!r} have different hosts"
     assert not second.credentials, f"{sent!r} carries credentials"
 

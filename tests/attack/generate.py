@@ -133,7 +133,9 @@ def origin(rng: random.Random) -> Origin:
     return Origin(
         provenance="user" if rng.random() < 0.9 else "screen",
         session=rng.choice((*SESSIONS, *SESSIONS, "")),
-        sources=rng.choice(((), (), (), (), (), (), (), (), ("user", "config"), ("knowledge",), ("context.snapshot",), ("User",))),
+        sources=rng.choice(
+            ((), (), (), (), (), (), (), (), ("user", "config"), ("knowledge",), ("context.snapshot",), ("User",))
+        ),
         plugin=rng.choice((None, None, None, None, None, *PLUGINS, "nobody")),
         llm=rng.random() < 0.2,
     )
@@ -159,7 +161,9 @@ def rules(rng: random.Random) -> PolicyRules:
         enabled_ops=frozenset(name for name in ("action.terminal", "input") if rng.random() < 0.6),
         disabled_ops=_some(rng),
         confirm_ops=_some(rng),
-        url_schemes=rng.choice((frozenset({"https"}), frozenset({"http", "https", "mailto"}), frozenset({"tel", "http"}))),
+        url_schemes=rng.choice(
+            (frozenset({"https"}), frozenset({"http", "https", "mailto"}), frozenset({"tel", "http"}))
+        ),
         ops=ops,
     )
 

@@ -37,7 +37,7 @@ class Ledger:
     def __init__(self) -> None:
         self._held: dict[tuple[str | None, str], Held] = {}
 
-    def record(
+    def record(  # noqa: PLR0917 - what the store is told
         self, found: list[Candidate], session: str | None, owner: str, plugin: str | None, now: float, ttl: float
     ) -> None:
         self._held = {key: held for key, held in self._held.items() if held.until > now}

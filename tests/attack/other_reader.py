@@ -20,7 +20,8 @@ _PROGRAM = """
 const lines = require("node:readline").createInterface({ input: process.stdin });
 lines.on("line", (line) => {
   console.log(JSON.stringify(JSON.parse(line).map((text) => {
-    try { const u = new URL(text); return [u.href, u.protocol, u.host, u.username + u.password]; } catch { return null; }
+    try { const u = new URL(text); return [u.href, u.protocol, u.host, u.username + u.password]; }
+    catch { return null; }
   })));
 });
 """

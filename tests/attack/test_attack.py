@@ -82,7 +82,7 @@ def test_a_gate_that_believes_what_steps_say_of_their_arguments_is_seen(monkeypa
     def change(step: Any, origin: Any, _registry: Any, rules: Any, judge: Any) -> Decision:
         return judge(msgspec.structs.replace(step, arg_provenance={}), origin, rules)
 
-    assert "was not recorded" in _broken(monkeypatch, change)
+    assert _broken(monkeypatch, change).endswith("was not recorded")
 
 
 def test_a_gate_that_forgets_what_is_off_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_gate_that_knows_another_configuration_is_seen(monkeypatch: pytest.Mon
 
 
 def test_two_steps_that_look_the_same_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "visible", lambda text, quoted=False: text.replace("\u200b", ""))
+    monkeypatch.setattr(render, "visible", lambda text, **_: text.replace("\u200b", ""))
     texts = Texts()
     texts.check("wipe", {"disk": "a"}, "user", llm=False)
     texts.check("wipe", {"disk": "a"}, "user", llm=False)

@@ -32,12 +32,14 @@ cues = false
 enabled = false
 [socket]
 allow_same_uid = true
+max_requests_per_s = 0
+max_bytes_per_s = 0
 [log]
 level = "{level}"
 [runner]
 socket_path = "{socket}"
 """
-"""How every configuration begins; what follows goes on with keys of `[runner]`."""
+"""How every configuration begins: no bound on what a client sends; what follows goes on with keys of `[runner]`."""
 NO_AUDIO = 'source = "none"'
 """The keys of `[audio]` without a microphone."""
 

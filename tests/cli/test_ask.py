@@ -91,7 +91,7 @@ def test_no_answer_in_time_is_no(runner: FakeRunner) -> None:
 
 def test_a_question_that_was_answered_elsewhere_goes_away(runner: FakeRunner) -> None:
     def command(connection: Connection, _params: dict[str, Any]) -> dict[str, Any]:
-        assert connection.ask("host.confirm", QUESTION) == {"approved": False}
+        assert connection.ask("host.confirm", QUESTION) == {"approved": False, "digest": "00"}
         return {"results": [{"op": "terminal", "ok": True, "detail": "Ran it.", "decision": "confirm"}]}
 
     runner.answers["runner.command"] = command

@@ -123,6 +123,7 @@ def test_side_effects_are_asked_for_only_with_the_option(capsys: pytest.CaptureF
         "method.tts.speak",
         "method.ui.render",
         "method.input.inject",
+        "method.media.hold",
         "method.action.invoke",
         "describe.listed",
     }
@@ -169,6 +170,7 @@ def test_what_a_plugin_wrote_is_harmless(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_runner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "token").write_text("correct-horse-battery-staple\n")
+    (tmp_path / "token").chmod(0o600)
     with Daemon(tmp_path, '[socket]\ntoken = "correct-horse-battery-staple"\n') as daemon:
         runner = ["conformance", "--json", "--runner", str(daemon.socket), "--only", "api.", "--only", "auth."]
         assert main([*runner, "--token-file", str(tmp_path / "token")]) == 0

@@ -114,6 +114,51 @@ def test_validate(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == VALIDATION
 
 
+def state(name: str, *, enforced: bool) -> dict[str, Any]:
+    return {"name": name, "enforced": enforced, "advisory": not enforced}
+
+
+SANDBOX: dict[str, Any] = {
+    "wrappers": ["bubblewrap", "seccomp"],
+    "permissions": [state("network", enforced=True), state("gpu", enforced=False)],
+    "besides": [state("other processes", enforced=True)],
+    "reasons": {"network": "it was tried", "gpu": "there is \x1b[1mnone", "other processes": "it was tried"},
+}
+
+
+def test_validate_says_what_the_sandbox_was_seen_to_hold(
+    runner: FakeRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {**VALIDATION, "ok": True, "permissions": SANDBOX["permissions"], "sandbox": SANDBOX}
+    runner.answers["runner.validate_plugin"] = answer
+    assert main(["plugins", "validate", "timer"]) == 0
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()][-4:] == [
+        "Sandbox     bubblewrap, seccomp",
+        "Permission  network: enforced (it was tried)",
+        r"Permission  gpu: advisory (there is \x1b[1mnone)",
+        "Kept off    other processes: enforced (it was tried)",
+    ]
+
+
+def test_the_list_says_what_the_sandbox_holds_where_there_is_one(
+    runner: FakeRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = {"wrappers": [], "permissions": [state("network", enforced=False)], "besides": [], "reasons": {}}
+    timer, other, third = ({"id": name, "status": "ready"} for name in ("timer", "other", "third"))
+    runner.answers["runner.plugins"] = {"plugins": [timer | {"sandbox": nothing}]}
+    assert main(["plugins"]) == 0
+    assert "sandbox" not in capsys.readouterr().out
+    inside = {**SANDBOX, "permissions": []}
+    all_of_them = [timer | {"sandbox": SANDBOX}, other | {"sandbox": nothing}, third | {"sandbox": inside}]
+    runner.answers["runner.plugins"] = {"plugins": all_of_them}
+    assert main(["plugins"]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "timer in the sandbox: network enforced, gpu advisory",
+        "other without a sandbox: network advisory",
+        "third in the sandbox: no permissions",
+    ]
+
+
 def test_validate_one_that_is_in_order(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
     runner.answers["runner.validate_plugin"] = {
         "ok": True,

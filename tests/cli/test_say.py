@@ -127,6 +127,7 @@ def test_a_token(runner: FakeRunner, tmp_path: Path, capsys: pytest.CaptureFixtu
     runner.answers["runner.command"] = {"results": [DONE]}
     token = tmp_path / "token"
     token.write_text(" s3cret\n")
+    token.chmod(0o600)
     assert main(["say", "x"]) == 3
     assert capsys.readouterr().err == "utter: Authenticate with runner.auth first.\n"
     assert main(["say", "x", "--token-file", str(token)]) == 0
@@ -150,6 +151,7 @@ def test_token_files_that_cannot_be_used(
     token = tmp_path / "token"
     if content is not None:
         token.write_bytes(content)
+        token.chmod(0o600)
     assert main(["say", "x", "--token-file", str(token)]) == 2
     assert capsys.readouterr().err == f"utter: The token file {token} {complaint}\n"
     assert runner.calls == []

@@ -41,6 +41,14 @@ def test_status_for_people(runner: FakeRunner, capsys: pytest.CaptureFixture[str
     assert "not shown for one that is ready" not in text
 
 
+def test_status_tells_when_the_audit_trail_is_not_kept(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    trouble = "The audit trail /x/audit.jsonl cannot be written: No space left on device."
+    runner.answers["runner.status"] = {"audit": {"mode": "on", "detail": trouble, "lost": 3}}
+    assert main(["status"]) == 0
+    shown = " ".join(" ".join(lines(capsys)).split())
+    assert f"Audit {trouble}" in shown
+
+
 def test_status_of_a_bare_runner(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
     runner.answers["runner.status"] = {
         "state": "starting",

@@ -259,6 +259,12 @@ async def test_validate_says_what_is_wrong_with_a_plugin(tmp_path: Path) -> None
                 {"name": "network", "enforced": False, "advisory": True},
                 {"name": "gpu", "enforced": False, "advisory": True},
             ],
+            "sandbox": {
+                "wrappers": [],
+                "permissions": answer["permissions"],
+                "besides": [],
+                "reasons": dict.fromkeys(("network", "gpu"), "no sandbox holds it: it has all of your rights"),
+            },
         }
         made.plugin.handshake = handshake(requires=("router.plan@1", "fs.tmp@1"))
         assert (await validate())["ok"] is True
@@ -540,12 +546,12 @@ async def test_a_command_answers_what_was_done(tmp_path: Path) -> None:
         assert made.router.received[0].params == {"utterance": "x", "context": {"a": 1}}
         sessions = {one["session"] for one in made.events}
         assert len(sessions) == 2
-        # mute takes nothing, so choosing it is all that the screen can do, and a person is asked.
-        request = await client.send("runner.command", {"utterance": "x", "provenance": "screen"})
-        await client.until(lambda: client.requests)
-        await client.reply(client.requests[0], RpcError(ErrorCode.METHOD_NOT_FOUND, "I cannot ask"))
-        (refused,) = (await client.result(request))["results"]
+        # mute takes nothing, so choosing it is all that the screen can do, and a person is asked: somebody else.
+        params = {"utterance": "x", "provenance": "screen"}
+        (refused,) = (await client.call("runner.command", params))["results"]
         assert (refused["error"]["code"], refused["decision"]) == (ErrorCode.NOT_PERMITTED, "confirm")
+        assert "[policy] self_confirm" in refused["detail"]
+        assert client.requests == []
 
 
 async def test_two_commands_of_one_connection_run_side_by_side(tmp_path: Path) -> None:
@@ -601,7 +607,7 @@ async def test_while_the_runner_stops_methods_that_wait_are_refused(tmp_path: Pa
     made = House(tmp_path)
     try:
         with pytest.raises(RpcError) as error:
-            made.api.on_request(None, 1, "runner.command", Raw(b'{"utterance":"x"}'))
+            made.api.on_request(None, 1, "runner.speak", Raw(b'{"text":"x"}'))
         assert (error.value.code, error.value.message) == (ErrorCode.NOT_PERMITTED, "the runner is stopping")
     finally:
         made.close()

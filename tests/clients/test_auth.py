@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import select
 import shutil
 import socket
 import struct
@@ -133,7 +134,7 @@ def test_credentials_are_those_of_the_process_that_connected() -> None:
 def test_who_needs_no_token(config: SocketConfig | None, at_once: bool, open_to_user: bool) -> None:
     admission = Admission(config)
     with pair() as connection:
-        assert admission.admits_at_once(connection, ME) is at_once
+        assert (admission.needs_token(connection, ME) is None) is at_once
     assert admission.open_to_user is open_to_user
 
 
@@ -142,29 +143,29 @@ def test_who_needs_no_token(config: SocketConfig | None, at_once: bool, open_to_
 
 def test_an_allowed_binary_is_let_in_and_another_is_not(door: Door) -> None:
     connection, credentials = door.knock(OURS)
-    assert allowing(OURS).admits_at_once(connection, credentials)
-    assert not allowing("/bin/sh").admits_at_once(connection, credentials)
-    assert not allowing(Path(OURS).parent).admits_at_once(connection, credentials)
+    assert allowing(OURS).needs_token(connection, credentials) is None
+    assert allowing("/bin/sh").needs_token(connection, credentials)
+    assert allowing(Path(OURS).parent).needs_token(connection, credentials)
 
 
 def test_a_copy_of_an_allowed_binary_is_another_binary(door: Door, tmp_path: Path) -> None:
     copy = tmp_path / "python3"
     shutil.copy2(OURS, copy)
     connection, credentials = door.knock(str(copy))
-    assert not allowing(OURS).admits_at_once(connection, credentials)
-    assert allowing(copy).admits_at_once(connection, credentials)
+    assert allowing(OURS).needs_token(connection, credentials)
+    assert allowing(copy).needs_token(connection, credentials) is None
 
 
 def test_a_symlink_to_an_allowed_binary_is_that_binary(door: Door, tmp_path: Path) -> None:
     link = tmp_path / "python3"
     link.symlink_to(OURS)
     connection, credentials = door.knock(OURS)
-    assert allowing(link).admits_at_once(connection, credentials)
+    assert allowing(link).needs_token(connection, credentials) is None
     through, credentials = door.knock(str(link))
-    assert allowing(OURS).admits_at_once(through, credentials)
+    assert allowing(OURS).needs_token(through, credentials) is None
     link.unlink()
     link.symlink_to("/bin/sh")
-    assert not allowing(link).admits_at_once(connection, credentials)
+    assert allowing(link).needs_token(connection, credentials)
 
 
 def test_what_replaces_a_binary_does_not_inherit_its_right_nor_the_old_one_keep_it(door: Door, tmp_path: Path) -> None:
@@ -172,14 +173,14 @@ def test_what_replaces_a_binary_does_not_inherit_its_right_nor_the_old_one_keep_
     shutil.copy2(OURS, program)
     connection, credentials = door.knock(str(program))
     admission = allowing(program)
-    assert admission.admits_at_once(connection, credentials)
+    assert admission.needs_token(connection, credentials) is None
     program.unlink()
     # It runs on, deleted, and nothing lies at the path.
-    assert not admission.admits_at_once(connection, credentials)
+    assert admission.needs_token(connection, credentials)
     shutil.copy2(OURS, program)
-    assert not admission.admits_at_once(connection, credentials)
+    assert admission.needs_token(connection, credentials)
     replaced, credentials = door.knock(str(program))
-    assert admission.admits_at_once(replaced, credentials)
+    assert admission.needs_token(replaced, credentials) is None
 
 
 def test_a_process_that_ended_is_not_let_in(door: Door) -> None:
@@ -188,9 +189,9 @@ def test_a_process_that_ended_is_not_let_in(door: Door) -> None:
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     # Not reaped yet, and then gone.
-    assert not allowing(OURS).admits_at_once(connection, credentials)
+    assert allowing(OURS).needs_token(connection, credentials)
     process.wait()
-    assert not allowing(OURS).admits_at_once(connection, credentials)
+    assert allowing(OURS).needs_token(connection, credentials)
 
 
 class Scripted:
@@ -210,20 +211,20 @@ def test_a_recycled_pid_opens_nothing() -> None:
     # A pidfd is readable once its process has ended; the pid is by now that of an allowed binary: ours.
     reading, writing = os.pipe()
     os.close(writing)
-    assert not allowing(OURS).admits_at_once(Scripted(reading), ME)
+    assert allowing(OURS).needs_token(Scripted(reading), ME)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(reading)
 
 
 @pytest.mark.parametrize("number", [errno.ESRCH, errno.EINVAL, errno.ENODATA, errno.EMFILE])
 def test_a_peer_whose_pidfd_cannot_be_had_is_not_asked_for_by_pid(number: int) -> None:
-    assert not allowing(OURS).admits_at_once(Scripted(OSError(number, "no")), ME)
+    assert allowing(OURS).needs_token(Scripted(OSError(number, "no")), ME)
 
 
 def test_a_kernel_without_peer_pidfds_is_asked_by_pid() -> None:
     old = Scripted(OSError(errno.ENOPROTOOPT, "Protocol not available"))
-    assert allowing(OURS).admits_at_once(old, ME)
-    assert not allowing("/bin/sh").admits_at_once(old, ME)
+    assert allowing(OURS).needs_token(old, ME) is None
+    assert allowing("/bin/sh").needs_token(old, ME)
 
 
 def test_a_process_that_may_not_be_looked_at_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,14 +237,14 @@ def test_a_process_that_may_not_be_looked_at_is_not_let_in(monkeypatch: pytest.M
 
     with pair() as connection, monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
-        assert not allowing(OURS).admits_at_once(connection, ME)
+        assert allowing(OURS).needs_token(connection, ME)
 
 
 @pytest.mark.parametrize("path", ["/nonexistent", "~no-such-user/x", "\0", "", "/proc/self/exe/x"])
 def test_a_path_that_means_nothing_lets_nobody_in_and_shuts_nobody_out(path: str) -> None:
     with pair() as connection:
-        assert not allowing(path).admits_at_once(connection, ME)
-        assert allowing(path, OURS).admits_at_once(connection, ME)
+        assert allowing(path).needs_token(connection, ME)
+        assert allowing(path, OURS).needs_token(connection, ME) is None
 
 
 # ---- token
@@ -275,3 +276,89 @@ def test_every_token_is_compared_in_constant_time(token: str, monkeypatch: pytes
     monkeypatch.setattr(auth.hmac, "compare_digest", noting)
     assert Admission(SocketConfig(token=TOKEN)).token_matches(token) == (token == TOKEN)
     assert compared == [(token.encode(), TOKEN.encode())]
+
+
+# ---- what an entry of allow_binaries stands for
+
+
+def test_a_link_that_is_put_elsewhere_later_leads_nobody_in(door: Door, tmp_path: Path) -> None:
+    link, other = tmp_path / "allowed", tmp_path / "python3"
+    shutil.copy2(OURS, other)
+    link.symlink_to("/bin/sh")
+    admission = allowing(link)
+    connection, credentials = door.knock(str(other))
+    link.unlink()
+    link.symlink_to(other)
+    assert admission.needs_token(connection, credentials) == f"its executable {other} is not in allow_binaries"
+    # Nor does one that comes into the path of a file that was none.
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    admission = allowing(directory / "python3")
+    directory.rmdir()
+    directory.symlink_to(tmp_path)
+    assert (directory / "python3").samefile(other)
+    assert admission.needs_token(connection, credentials) is not None
+
+
+def test_a_hard_link_is_the_same_program(door: Door, tmp_path: Path) -> None:
+    program, second = tmp_path / "python3", tmp_path / "other-name"
+    shutil.copy2(OURS, program)
+    second.hardlink_to(program)
+    connection, credentials = door.knock(str(second))
+    assert allowing(program).needs_token(connection, credentials) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_one_that_was_replaced_is_told_from_a_stranger(door: Door, tmp_path: Path, again: bool) -> None:
+    program = tmp_path / "python3"
+    shutil.copy2(OURS, program)
+    admission = allowing(program)
+    connection, credentials = door.knock(str(program))
+    program.unlink()
+    if again:
+        shutil.copy2(OURS, program)
+    assert admission.needs_token(connection, credentials) == (
+        f"its executable {program} was replaced or deleted since it started: start it anew"
+    )
+
+
+def test_one_that_turns_into_another_while_it_is_looked_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([OURS, "/bin/sh"])
+    plain = Path.stat
+
+    def turning(path: Path, **options: Any) -> os.stat_result:
+        return plain(Path(next(looks)) if str(path).startswith("/proc/") else path, **options)
+
+    with pair() as connection, monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", turning)
+        assert allowing(OURS).needs_token(connection, ME) == "it changed its executable while it was looked at"
+
+
+def test_who_connected_is_judged_by_what_runs_now_and_whoever_was_handed_the_connection_is_not_looked_at(
+    door: Door,
+) -> None:
+    # PROTOCOL.md and docs/operating.md say so: it is what the kernel can tell.
+    script = (
+        "import os, socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
+        "os.set_inheritable(s.fileno(), True)\nos.execv('/bin/sleep', ['sleep', '100'])\n"
+    )
+    process = subprocess.Popen([OURS, "-S", "-E", "-c", script, str(door.path)], stdin=subprocess.PIPE)
+    door.processes.append(process)
+    connection, _ = door.listener.accept()
+    door.connections.append(connection)
+    credentials = peer_credentials(connection)
+    sleep = os.path.realpath("/bin/sleep")
+    for _ in range(2000):
+        if os.path.realpath(f"/proc/{process.pid}/exe") == sleep:
+            break
+        assert process.poll() is None
+        os.sched_yield()
+        select.select([], [], [], 0.01)
+    assert allowing(OURS).needs_token(connection, credentials) == f"its executable {sleep} is not in allow_binaries"
+    assert allowing(sleep).needs_token(connection, credentials) is None
+
+
+def test_a_process_of_another_pid_namespace_is_not_let_in() -> None:
+    with pair() as connection:
+        hidden = Credentials(0, os.getuid(), os.getgid())
+        assert allowing(OURS).needs_token(connection, hidden) == "its process is in another pid namespace"

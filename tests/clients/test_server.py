@@ -33,7 +33,8 @@ WIPE = step("wipe", {"disk": "sda"})
 
 
 def descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
+    """How many sockets and pipes this process has open; the data plane opens its files when it gets to it."""
+    return sum(":[" in os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
 
 
 # ---- before runner.auth

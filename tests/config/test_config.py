@@ -90,7 +90,7 @@ WRONG = [
     ("[plugins]", "1: There is no section or key 'plugins' at the top level; did you mean [[plugin]]?"),
     ("socket_path = 'x'", "1: There is no section or key 'socket_path' at the top level; it belongs to [runner]."),
     ("[log]\nenforce = true", "2: [log] has no key 'enforce'; it belongs to [security]."),
-    ("[log]\nzzz = 1", "2: [log] has no key 'zzz'. Known are: level, content."),
+    ("[log]\nzzz = 1", "2: [log] has no key 'zzz'. Known are: level, content, audit, audit_bytes."),
     (
         "[runner]\nrpc_timeout_ms = 0",
         "2: [runner] rpc_timeout_ms must be a whole number from 1 to 60000, not the number 0.",

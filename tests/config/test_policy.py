@@ -46,6 +46,10 @@ WRONG: list[tuple[str, str]] = [
         "2: [policy.ops.mute] from_llm is for terminal and input only",
     ),
     (
+        "[policy.ops.terminal]\nspoken = true",
+        "2: [policy.ops.terminal] spoken is true, but what runs commands or types is never confirmed by voice.",
+    ),
+    (
         "[policy.ops.mute]\nenabled = true\n[policy]\ndisabled_ops = ['action.mute']",
         "2: [policy.ops.mute] enabled is true, but [policy] disabled_ops names 'mute'.",
     ),

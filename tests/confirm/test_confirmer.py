@@ -50,7 +50,7 @@ async def settle() -> None:
 async def test_a_person_is_shown_the_question_as_it_is() -> None:
     person = Person(answer=True)
     room = Room(person, timeout=12.5)
-    assert await room.confirmer.ask(QUESTION) == Verdict(approved=True, why="it was approved")
+    assert await room.confirmer.ask(QUESTION) == Verdict(approved=True, why="it was approved", surface="person")
     (shown,) = person.asked
     assert (shown.text, shown.op, shown.args) == (QUESTION.text, "terminal", {"command": "ls"})
     assert (shown.provenance, shown.digest, shown.timeout_ms) == ("user", QUESTION.digest, 12_500)
@@ -62,7 +62,7 @@ async def test_a_person_is_shown_the_question_as_it_is() -> None:
 
 async def test_a_no_is_a_no() -> None:
     room = Room(Person(answer=False))
-    assert await room.confirmer.ask(QUESTION) == Verdict(approved=False, why="it was declined")
+    assert await room.confirmer.ask(QUESTION) == Verdict(approved=False, why="it was declined", surface="person")
     assert room.states == ["asked", "denied"]
 
 
@@ -125,7 +125,7 @@ async def test_silence_is_no(autojump_clock: MockClock) -> None:
     began = trio.current_time()
     verdict = await room.confirmer.ask(QUESTION)
     assert trio.current_time() - began == pytest.approx(30.0)
-    assert verdict == Verdict(approved=False, why="nobody answered within 30 s")
+    assert verdict == Verdict(approved=False, why="nobody answered within 30 s", timed_out=True)
     assert room.states == ["asked", "timed_out"]
     assert person.withdrawn == 1
 

@@ -12,10 +12,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import killed_files
-from utter_runner.dataplane.blobfiles import CHUNK, BlobFiles, Bytes, Found, Open, StoreError, Zeros, digest_of, name_of
+from utter_runner.dataplane.blobfiles import (
+    CHUNK,
+    BlobFiles,
+    Bytes,
+    Found,
+    Open,
+    StoreError,
+    Zeros,
+    digest_of,
+    file_of,
+    name_of,
+)
+from utter_runner.policy.marks import below as below_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from utter_runner.policy.marks import Mark
 
 PLUGIN = "1" * 64
 
@@ -147,11 +161,43 @@ def test_the_next_runner_finds_what_plugins_held_and_nothing_else(files: BlobFil
     os.close(files._lock_fd)  # as the kernel does when a process is killed
     files._lock_fd = -1
     again = BlobFiles(files.root)
-    found = {(one.directory, one.name, one.size, one.age > 1e9) for one in again.open()}
-    assert found == {(PLUGIN, sha256(b"plain"), 5, False), (PLUGIN, part, 9, True)}
+    found = {(one.directory, one.name, one.size, one.age > 1e9, one.mark) for one in again.open()}
+    # What says nothing of where it came from is the screen's.
+    assert found == {(PLUGIN, sha256(b"plain"), 5, False, "screen"), (PLUGIN, part, 9, True, "screen")}
     assert below(again.root) == {"handles.lock", f"plugins/{PLUGIN}/{sha256(b'plain')}", f"plugins/{PLUGIN}/{part}"}
     again.close()
     again.close()
+
+
+@pytest.mark.parametrize("part", ["", "part"])
+@pytest.mark.parametrize("mark", ["user", "llm", "screen"])
+def test_a_mark_is_found_again_and_only_goes_down(files: BlobFiles, mark: Mark, part: str) -> None:
+    name = name_of(sha256(b"marked"), part)
+    directory = files.plugins / PLUGIN
+    for lower in below_mark(mark):
+        path = directory / file_of(name, mark)
+        files.place(files.write(Bytes(b"marked"))[0], path)
+        files.rename(path, directory / file_of(name, lower))
+        # One that is not there has no name to change.
+        files.rename(directory / ("f" * 64), directory / file_of(name, "user"))
+        files.close()
+        files = BlobFiles(files.root)
+        assert [(one.name, one.mark) for one in files.open()] == [(name, lower)]
+        files.close()
+        files.open()
+        (directory / file_of(name, lower)).unlink()
+    files.close()
+
+
+@pytest.mark.parametrize(("names", "mark"), [((".user", ""), "screen"), ((".user", ".llm"), "llm")])
+def test_of_two_files_of_one_blob_the_lower_one_counts(files: BlobFiles, names: tuple[str, ...], mark: Mark) -> None:
+    directory = files.plugins / PLUGIN
+    for order in (names, names[::-1]):
+        for suffix in order:
+            files.place(files.write(Bytes(b"twice"))[0], directory / (sha256(b"twice") + suffix))
+        files.close()
+        assert [one.mark for one in files.open()] == [mark]
+        assert below(files.root) == {"handles.lock", f"plugins/{PLUGIN}/{file_of(sha256(b'twice'), mark)}"}
 
 
 def test_what_is_no_blob_is_thrown_away(files: BlobFiles, tmp_path: Path) -> None:
@@ -216,17 +262,25 @@ def test_a_runner_that_was_killed_at_any_moment_leaves_a_consistent_directory(tm
         there: set[tuple[str, ...]] = set()
         # The one that was under way may be there or not.
         unsure: set[tuple[str, ...]] = set()
+        screen: set[tuple[str, ...]] = set()
         for line in (tmp_path / f"{number}.done").read_text().splitlines():
             what, *blob = line.split()
-            (there.add if what == "there" else there.discard)(tuple(blob))
+            if what == "screen":
+                screen.add(tuple(blob))
+            else:
+                (there.add if what == "there" else there.discard)(tuple(blob))
         for one in found:
-            place = files.plugins / one.directory / one.name
+            place = files.plugins / one.directory / file_of(one.name, one.mark)
+            # What the user's own was, it stays; what somebody else's became, it stays, too.
+            assert (one.mark == "user") == (one.directory == killed_files.PLUGIN)
+            if (one.directory, one.name) in screen:
+                assert one.mark == "screen", number
             assert sha256(place.read_bytes()) == one.name
             assert place.stat().st_size == one.size
             if (one.directory, one.name) not in there:
                 unsure.add((one.directory, one.name))
         missing = there - {(one.directory, one.name) for one in found}
         assert len(unsure | missing) <= 1, number
-        kept = {"handles.lock"} | {f"plugins/{one.directory}/{one.name}" for one in found}
+        kept = {f"plugins/{one.directory}/{file_of(one.name, one.mark)}" for one in found} | {"handles.lock"}
         assert below(files.root) == kept
         files.close()

@@ -47,7 +47,7 @@ async def test_so_many_expire_at_once_and_then_others_have_their_turn(autojump_c
     holds = []
     for number in range(2 * SWEEP_AT_ONCE + 1):
         name = hashlib.sha256(b"%d" % number).hexdigest()
-        holds.append(Hold(scope, name, 1, granted=False, verified=True))
+        holds.append(Hold(scope, name, 1, mark="user", granted=False, verified=True))
         books.enter(holds[-1])
         books.touch(holds[-1])
     await trio.sleep(10)

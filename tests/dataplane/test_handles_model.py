@@ -1,4 +1,4 @@
-"""The handle store beside a plain dictionary that knows who holds what, until when, and how much that is."""
+"""The handle store beside a plain dictionary that knows who holds what, until when, how much, and from where."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.handles import StoreInThread
 from utter_protocol.blobs import handle_of
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.dataplane.blobfiles import Bytes, name_of
+from utter_runner.dataplane.blobfiles import Bytes, file_of, name_of
 from utter_runner.dataplane.books import Quotas, Scope
 from utter_runner.dataplane.handles import PAGE
+from utter_runner.policy.marks import Mark, lowest
 
 if TYPE_CHECKING:
     from utter_runner.dataplane.books import Hold
@@ -33,6 +34,7 @@ PARTS = ["", "mine", "../../etc"]
 class Held:
     data: bytes
     expires: float
+    mark: Mark
     refs: int = 1
     granted: bool = False
     # Whether the store has seen the file's content since it was started.
@@ -65,6 +67,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         self.now = 0.0
         self.plugins: dict[str, Owner] = {}
         self.clients: list[Owner] = []
+        # By owner and blob, as it was after the last step.
+        self.marks: dict[tuple[Any, str], Mark] = {}
 
     @initialize()
     def start(self) -> None:
@@ -115,6 +119,7 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
     owner = st.integers(0, 5)
     part = st.sampled_from(PARTS)
     data = st.sampled_from(CONTENTS)
+    mark = st.sampled_from(["user", "llm", "screen"])
 
     @precondition(lambda self: len(self.clients) < 3)
     @rule()
@@ -131,16 +136,16 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
 
         self.running.call(drop)
 
-    @rule(number=owner, part=part, data=data)
-    def create(self, number: int, part: str, data: bytes) -> None:
+    @rule(number=owner, part=part, data=data, mark=mark)
+    def create(self, number: int, part: str, data: bytes, mark: Mark) -> None:
         owner, store = self.pick(number), self.running.store
         known = owner.held.get((part, data))
         small = len(data) <= PAGE
 
         async def create() -> int:
             if small:
-                return store.create_now(owner.scope, part, Bytes(data)).size
-            return (await store.create(owner.scope, part, Bytes(data))).size
+                return store.create_now(owner.scope, part, Bytes(data), mark).size
+            return (await store.create(owner.scope, part, Bytes(data), mark)).size
 
         expected: Any = None
         if not (small and known is not None and known.seen and not known.granted):
@@ -148,7 +153,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         if expected is None:
             expected = len(data)
             if known is None:
-                known = owner.held[part, data] = Held(data, 0.0, refs=0)
+                known = owner.held[part, data] = Held(data, 0.0, mark, refs=0)
+            known.mark = lowest(known.mark, mark)
             known.refs += 1
             known.granted = False
             known.seen = True
@@ -191,12 +197,12 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
                 del owner.held[part, data]
         assert self.outcome(change) == expected
 
-    @rule(number=owner, other=owner, data=data)
-    def grant(self, number: int, other: int, data: bytes) -> None:
+    @rule(number=owner, other=owner, data=data, mark=mark)
+    def grant(self, number: int, other: int, data: bytes, mark: Mark) -> None:
         owner, target, store = self.pick(number), self.pick(other), self.running.store
 
         async def grant() -> None:
-            store.grant(self.hold(owner, "", data), target.scope)
+            store.grant(self.hold(owner, "", data), target.scope, mark)
 
         known = owner.held.get(("", data))
         if known is None:
@@ -206,8 +212,10 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         else:
             expected = self.over(target, len(data), granted=True)
             if expected is None:
-                target.held["", data] = Held(data, 0.0, granted=True, seen=known.seen)
+                target.held["", data] = Held(data, 0.0, mark, granted=True, seen=known.seen)
         if known is not None and expected is None:
+            there = target.held["", data]
+            there.mark = lowest(there.mark, known.mark, mark)
             for one in (known, target.held["", data]):
                 one.expires = self.now + QUOTAS.ttl
         assert self.outcome(grant) == expected
@@ -231,7 +239,8 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
                 file = name_of(hashlib.sha256(data).hexdigest(), part)
                 if file in kept:
                     # What was given to it is its own now, and its life is counted by the clock on the wall.
-                    owner.held[part, data] = Held(data, self.now + QUOTAS.ttl, seen=False)
+                    mark = held[name][part, data].mark
+                    owner.held[part, data] = Held(data, self.now + QUOTAS.ttl, mark, seen=False)
                     assert self.now + QUOTAS.ttl - 60 < kept[file].expires <= self.now + QUOTAS.ttl
             assert len(kept) == len(owner.held)
             size = sum(len(data) for _, data in held[name])
@@ -253,12 +262,27 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
             assert owner.scope.counts == {granted: owner.count(granted=granted) for granted in (False, True)}
             assert owner.count(granted=False) <= QUOTAS.scope_count
             refs = {name: hold.refs for name, hold in owner.scope.holds.items()}
+            marks = {name: hold.mark for name, hold in owner.scope.holds.items()}
             names = {name_of(hashlib.sha256(data).hexdigest(), part): one for (part, data), one in owner.held.items()}
             assert refs == {name: one.refs for name, one in names.items()}
+            assert marks == {name: one.mark for name, one in names.items()}
         books = self.running.store._books
         assert books.total == self.total()
         # A timer only while something can expire.
         assert len(self.running.deadlines) == (1 if any(owner.held for owner in self.owners) else 0)
+
+    @invariant()
+    def no_mark_was_raised(self) -> None:
+        if not hasattr(self, "running"):
+            return
+        now = {
+            (name, blob): hold.mark
+            for name, owner in [*self.plugins.items(), *((id(one), one) for one in self.clients)]
+            for blob, hold in owner.scope.holds.items()
+        }
+        for blob, mark in now.items():
+            assert mark == lowest(mark, self.marks.get(blob, "user"))
+        self.marks = now
 
     @invariant()
     def the_directory_is_what_the_books_say(self) -> None:
@@ -269,9 +293,9 @@ class StoreAgainstDictionary(RuleBasedStateMachine):
         kept = (path for name in ("plugins", "clients") for path in (root / name).rglob("*"))
         found = {path for path in kept if path.is_file()}
         expected = {
-            owner.scope.directory / name_of(hashlib.sha256(data).hexdigest(), part): data
+            owner.scope.directory / file_of(name_of(hashlib.sha256(data).hexdigest(), part), one.mark): data
             for owner in self.owners
-            for part, data in owner.held
+            for (part, data), one in owner.held.items()
         }
         assert found == expected.keys()
         for path, data in expected.items():

@@ -24,13 +24,17 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.config import RunnerConfig
 from utter_runner.dataplane.blobfiles import BlobFiles, Bytes
 from utter_runner.dataplane.ring import RingReader
+from utter_runner.dataplane.service import MAX_CARRIED
 from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.rpc.descriptors import MAX_UNREAD_FDS
+from utter_runner.supervision.work import LLM, Work
 from utter_sdk.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from utter_runner.dataplane.asked import Caller
 
 LARGE = bytes(range(256)) * 1200
 ABSENT = handle_of("ab" * 32)
@@ -44,8 +48,13 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def info(data: bytes) -> dict[str, Any]:
-    return {"handle": handle_of(sha256(data)), "sha256": sha256(data), "size": len(data)}
+def info(data: bytes, provenance: str = "screen") -> dict[str, Any]:
+    return {"handle": handle_of(sha256(data)), "sha256": sha256(data), "size": len(data), "provenance": provenance}
+
+
+def of(made: House, plugin: str, request: Work | None = None) -> Caller:
+    """A plugin that works on `request`, whatever it says."""
+    return made.data.plugin(plugin, may_hear=False, purpose=lambda _request: request or Work())
 
 
 async def beside(made: House, work: Callable[[Client], None]) -> None:
@@ -648,15 +657,15 @@ async def test_what_comes_for_a_client_that_is_gone_is_not_kept(tmp_path: Path) 
     async with house(tmp_path) as made:
         store = made.data._store
         await store.wait_ready()
-        stored = store.create_now(store.plugin("desktop"), "", Bytes(b"late"))
+        stored = store.create_now(store.plugin("desktop"), "", Bytes(b"late"), "user")
         client = await made.client()
         await client.call("runner.status")
         (connection,) = made.server._connections
         await client.stream.aclose()
         await until(lambda: made.server.count == 0)
         message = msgspec.Raw(json.dumps({"picture": stored.handle}).encode())
-        made.data.carry(message, "desktop", connection.peer)
-        assert (made.data._clients, below(made)) == ({}, {stored.sha256})
+        made.data.carry(message, "desktop", connection.peer, "user")
+        assert (made.data._clients, below(made)) == ({}, {f"{stored.sha256}.user"})
 
 
 async def test_a_handle_is_granted_to_a_plugin_by_its_id(tmp_path: Path) -> None:
@@ -670,9 +679,9 @@ async def test_a_handle_is_granted_to_a_plugin_by_its_id(tmp_path: Path) -> None
             client.handles.grant(stored.handle, "desktop")
 
         await beside(made, work)
-        scope = made.data.plugin("desktop", may_hear=False).scope
+        scope = of(made, "desktop").scope
         assert [(hold.size, hold.refs, hold.granted) for hold in scope.holds.values()] == [(len(LARGE), 1, True)]
-        assert made.data.plugin("router", may_hear=False).scope.holds == {}
+        assert of(made, "router").scope.holds == {}
 
 
 async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
@@ -681,7 +690,7 @@ async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
     answer = {"picture": of_plugin["handle"], "guess": of_others["handle"], "text": f"see {of_plugin['handle']}."}
     async with house(tmp_path) as made:
         made.plugin.answers["read.screen"] = answer
-        store, plugin = made.data._store, made.data.plugin("desktop", may_hear=False).scope
+        store, plugin = made.data._store, of(made, "desktop").scope
         await store.wait_ready()
 
         def work(client: Client) -> None:
@@ -696,17 +705,17 @@ async def test_handles_travel_with_what_is_passed_on(tmp_path: Path) -> None:
                     assert error_of(client, "handle.stat", {"handle": name}).message == "no such handle"
 
         created = msgspec.Raw(json.dumps({"data": "of the plugin"}).encode())
-        made.data.request(made.data.plugin("desktop", may_hear=False), _Silent(), 1, "handle.create", created)
+        made.data.request(of(made, "desktop"), _Silent(), 1, "handle.create", created)
         await beside(made, work)
         assert {hold.sha256 for hold in plugin.holds.values()} == {of_plugin["sha256"], sha256(b"mine")}
 
 
 async def test_an_action_takes_handles_along_only_when_it_may_run(tmp_path: Path) -> None:
     async with house(tmp_path) as made:
-        plugin = made.data.plugin("desktop", may_hear=False).scope
+        plugin = of(made, "desktop").scope
 
         def work(client: Client) -> None:
-            mine = client.handles.create(b"mine").handle
+            mine = client.handles.create(b"mine", provenance="user").handle
             step = {"op": "mute", "args": {"level": mine}}
             asked = {"plugin": "desktop", "method": "action.invoke", "params": step | {"provenance": "screen"}}
             assert error_of(client, "runner.invoke", asked).code == ErrorCode.UNTRUSTED_PROVENANCE
@@ -718,13 +727,127 @@ async def test_an_action_takes_handles_along_only_when_it_may_run(tmp_path: Path
         await beside(made, work)
 
 
+@pytest.mark.parametrize("data", [b"small", LARGE[:50_000]], ids=len)
+async def test_what_a_plugin_stores_has_the_mark_of_what_it_works_on_and_taints_whoever_reads_it(
+    tmp_path: Path, data: bytes
+) -> None:
+    handle = info(data)["handle"]
+    created = {"data_b64": b64(data)}
+    clean, seen = Work("user").below("desktop", "a"), Work("user").below("desktop", "b")
+    seen.taint("context.snapshot")
+    async with house(tmp_path) as made:
+
+        async def call(work: Work, method: str, plugin: str = "desktop", **params: Any) -> dict[str, Any]:
+            peer = _Silent()
+            request = msgspec.Raw(json.dumps(params).encode())
+            made.data.request(of(made, plugin, work), peer, 1, method, request)
+            await until(lambda: bool(peer.answers))
+            answer: dict[str, Any] = msgspec.to_builtins(peer.answers[0])
+            return answer
+
+        assert (await call(clean, "handle.create", **created))["provenance"] == "user"
+        assert (await call(clean, "handle.fetch", handle=handle))["provenance"] == "user"
+        assert clean.provenance == "user"
+        assert (await call(clean, "handle.create", scope="stated", provenance="screen", **created))[
+            "provenance"
+        ] == "screen"
+        await call(clean, "handle.grant", handle=handle, scope="router")
+        assert (await call(clean, "handle.stat", "router", handle=handle))["provenance"] == "user"
+        # Of what is done for a work that is the screen's, which blob was chosen says something, too.
+        await call(seen, "handle.grant", handle=handle, scope="router")
+        assert (await call(seen, "handle.stat", "router", handle=handle))["provenance"] == "screen"
+        assert (await call(clean, "handle.stat", handle=handle))["provenance"] == "user"
+        # Making it again takes nothing back, in whatever order.
+        for work in (seen, clean):
+            assert (await call(work, "handle.create", **created))["provenance"] == "screen"
+        reader = Work("user")
+        await call(reader.below("desktop", "c"), "handle.stat", handle=handle)
+        assert reader.provenance == "user"
+        await call(reader.below("desktop", "c"), "handle.fetch", handle=handle)
+        assert (reader.provenance, reader.sources) == ("screen", ("handle",))
+
+
+async def test_what_a_language_model_had_a_part_in_is_remembered_apart(tmp_path: Path) -> None:
+    data = info(b"said")
+    model, reader = Work("user"), Work("user")
+    model.taint(LLM)
+    async with house(tmp_path) as made:
+        store = made.data._store
+        await store.wait_ready()
+        created = msgspec.Raw(json.dumps({"data": "said"}).encode())
+        made.data.request(of(made, "desktop", model), _Silent(), 1, "handle.create", created)
+        message = msgspec.Raw(json.dumps({"handle": data["handle"]}).encode())
+        assert made.data.mark_in(message, "desktop") == "llm"
+        assert made.data.carry(message, "desktop", "router", "user") == "llm"
+        made.data.request(of(made, "router", reader), _Silent(), 1, "handle.fetch", message)
+        assert (reader.provenance, reader.mark) == ("user", "llm")
+        assert made.data.carry(message, "desktop", "router", "screen") == "screen"
+        assert made.data.mark_in(message, "nobody") == "user"
+
+
+async def test_however_many_handles_a_message_names_all_of_them_count(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        store = made.data._store
+        await store.wait_ready()
+        stored = store.create_now(store.plugin("desktop"), "part", Bytes(b"last"), "screen")
+        names = [handle_of(f"{number:064x}") for number in range(2 * MAX_CARRIED)]
+        message = json.dumps([*names, stored.handle]).encode()
+        assert made.data.mark_in(message, "desktop") == "screen"
+
+
+async def test_a_mark_that_cannot_be_lowered_on_disk_costs_the_blob(tmp_path: Path, monkeypatch: Any) -> None:
+    async with house(tmp_path) as made:
+        store = made.data._store
+        await store.wait_ready()
+        scope = store.plugin("desktop")
+        stored = store.create_now(scope, "", Bytes(b"kept"), "user")
+
+        def fails(_path: object, _other: object) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(store._files, "rename", fails)
+        with pytest.raises(RpcError) as error:
+            store.create_now(scope, "", Bytes(b"kept"), "screen")
+        assert error.value.code == ErrorCode.PLUGIN_FAILED
+        assert (scope.holds, below(made)) == ({}, set())
+        with pytest.raises(RpcError, match="no such handle"):
+            store.find(scope, "", stored.handle)
+
+
+async def test_a_mark_may_go_down_while_a_thread_opens_the_file(tmp_path: Path, monkeypatch: Any) -> None:
+    """Of all that may happen between the two the worst: its name changes twice after the thread has looked."""
+    async with house(tmp_path) as made:
+        store = made.data._store
+        await store.wait_ready()
+        hold = store.find(scope := store.plugin("desktop"), "", store.create_now(scope, "", Bytes(b"x"), "user").handle)
+        real = os.open
+
+        def late(path: Any, *rest: Any) -> int:
+            monkeypatch.setattr(os, "open", real)
+            for mark in ("llm", "screen"):
+                store._lower(hold, mark)
+            return real(path, *rest)
+
+        monkeypatch.setattr(os, "open", late)
+        assert store.read_now(hold) == b"x"
+        assert hold.mark == "screen"
+
+
 class _Silent:
     """A peer that takes an answer and has nothing to say of it."""
 
     descriptors_waiting = False
+    closed = False
 
-    def reply_object(self, _request_id: int, _result: object) -> None:
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+
+    def on_cancel(self, _request_id: int, _cancel: object) -> None:
+        """Nobody cancels."""
+
+    def reply_object(self, _request_id: int, result: object) -> None:
         """Take it."""
+        self.answers.append(result)
 
 
 async def test_what_a_plugin_held_outlives_the_runner_and_is_checked_before_it_is_used(tmp_path: Path) -> None:
@@ -740,7 +863,7 @@ async def test_what_a_plugin_held_outlives_the_runner_and_is_checked_before_it_i
     assert {path.name for path in directory.iterdir()} == {sha256(data) for data in (good, changed, longer)}
     (directory / sha256(changed)).write_bytes(b"evil" * 2000)
     async with house(tmp_path) as made:
-        store, scope = made.data._store, made.data.plugin("desktop", may_hear=False).scope
+        store, scope = made.data._store, of(made, "desktop").scope
         await store.wait_ready()
         assert len(scope.holds) == 3
         with (directory / sha256(longer)).open("ab") as file:

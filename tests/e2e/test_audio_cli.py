@@ -227,17 +227,18 @@ async def hears(source: AudioSource, bed: Any, recordings: dict[str, Path]) -> f
 async def test_each_microphone_that_is_listed_for_pw_record_can_be_opened_by_its_name(bed: Any, tmp_path: Path) -> None:
     named = 'device = "second"\noutput_device = "vmic_in"'
     with second_microphone(), staged(tmp_path, "pw-record", "on-demand", named, bed) as stage:
-        found: dict[str, Any] = {"inputs": []}
+        found: dict[str, Any] = {}
         # The second one is there some time after its program was started.
         with trio.fail_after(60):
-            while len(found["inputs"]) < 2 or len(found["outputs"]) < 3:
+            while "'second'" not in str(found.get("inputs")) or "second_in" not in str(found.get("outputs")):
                 _, out, _ = await trio.to_thread.run_sync(stage.run, "devices", "--json")
                 found = json.loads(out)
         assert found["detail"] == ""
         inputs = {one["name"]: (one["description"], one["default"], one["chosen"]) for one in found["inputs"]}
         assert inputs == {"vmic": ("Virtual Microphone", True, False), "second": ("Second", False, True)}
         outputs = {one["name"]: (one["default"], one["chosen"]) for one in found["outputs"]}
-        assert outputs == {"speaker": (True, False), "vmic_in": (False, True), "second_in": (False, False)}
+        assert outputs["vmic_in"] == (False, True)
+        assert [name for name, (default, _) in outputs.items() if default] == ["speaker"]
         # What is played to an output that is not the default is heard by the microphone behind it.
         played = {
             "vmic_in": audio.write_wav(tmp_path / "a.wav", audio.tone(440, 60)),

@@ -168,6 +168,7 @@ def test_events_are_state_first_then_changes(tmp_path: Path) -> None:
 CONFIRMED = """
 [policy]
 enabled_ops = ["terminal"]
+self_confirm = true
 [runner]
 confirm_timeout_ms = 700
 """

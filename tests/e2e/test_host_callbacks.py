@@ -134,7 +134,7 @@ def test_a_plugins_question_reaches_a_person(tmp_path: Path) -> None:
 
 def test_an_input_plugin_types_what_was_allowed_and_confirmed(tmp_path: Path) -> None:
     typist = asking("typist", {"kind": "input", "on": {"input.inject": {"result": {}}}})
-    config = typist + '[policy]\nenabled_ops = ["input"]\n'
+    config = typist + '[policy]\nenabled_ops = ["input"]\nself_confirm = true\n'
     step = {"op": "input", "args": {"text": "Dear all,"}, "provenance": "user"}
     with Daemon(tmp_path, config) as daemon, daemon.client() as client:
         shown: list[str] = []

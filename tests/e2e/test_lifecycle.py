@@ -61,7 +61,7 @@ def test_what_is_no_stale_socket_is_left_alone(tmp_path: Path) -> None:
     [
         ("[runner]\nsocket_path = '/{long}/s'\n".replace("{long}", "x" * 120), 1, "at most 107"),
         ("[runner]\nrpc_timout_ms = 1\n", 2, "did you mean 'rpc_timeout_ms'"),
-        ("[security]\nenforce = true\n", 2, "enforce"),
+        ("[security]\nsandbox = ['chroot']\n", 2, "sandbox"),
         ("[voice\n", 2, "runner.toml:1"),
     ],
 )

@@ -68,6 +68,20 @@ async def test_a_snapshot_has_every_field_with_its_source_and_age(autojump_clock
     assert [len(plugin.received) for plugin in (one, two)] == [1, 1]
 
 
+async def test_the_window_in_front_is_told_by_its_id_and_else_by_all_that_is_known() -> None:
+    plugin = source("eyes", {"window": WINDOW})
+    cache = ContextCache(FakeSupervisor(plugin))
+    assert await cache.window() == json.dumps(WINDOW, separators=(",", ":"))
+    announce(cache, plugin, window={**WINDOW, "title": "Sent"})
+    assert "Sent" in await cache.window()
+    told = []
+    for window in ({**WINDOW, "id": "7"}, {**WINDOW, "id": "7", "title": "Sent"}, {**WINDOW, "id": "8"}, "odd", None):
+        announce(cache, plugin, window=window)
+        told.append(await cache.window())
+    assert told == ["eyes 7", "eyes 7", "eyes 8", '"odd"', ""]
+    assert await ContextCache(FakeSupervisor()).window() == ""
+
+
 async def test_a_plugin_that_announces_nothing_is_asked_again_and_one_that_does_is_believed(
     autojump_clock: MockClock,
 ) -> None:

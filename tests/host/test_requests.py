@@ -336,14 +336,25 @@ async def test_reading_without_saying_for_what_taints_everything_under_way() -> 
     assert one.provenance == two.provenance == "screen"
 
 
-async def test_a_failed_look_taints_nothing() -> None:
+async def test_a_look_that_is_not_answered_taints_nothing(autojump_clock: MockClock) -> None:
     asker = router("perception.tabs@1")
-    eyes = fake_plugin("eyes", {"perception.tabs": RpcError(-32000, "blind")}, provides=["perception.tabs@1"])
+    eyes = fake_plugin("eyes", methods=["perception.tabs"], provides=["perception.tabs@1"])
     stage = HostStage(asker, eyes)
     async with stage.running():
         sent, work = await planning(stage, asker)
-        await refused(stage, asker, "host.perceive", what="tabs", request=sent)
-    assert work.provenance == "user"
+        error = await refused(stage, asker, "host.perceive", what="tabs", request=sent, timeout_ms=1000)
+    assert (error.code, work.provenance) == (ErrorCode.TIMED_OUT, "user")
+
+
+async def test_what_is_said_of_the_screen_in_an_error_taints_like_a_result() -> None:
+    asker = router("perception.tabs@1")
+    said = RpcError(-32000, "cannot list them", {"title": "run this"})
+    eyes = fake_plugin("eyes", {"perception.tabs": said}, provides=["perception.tabs@1"])
+    stage = HostStage(asker, eyes)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        error = await refused(stage, asker, "host.perceive", what="tabs", request=sent)
+    assert (error.data, work.sources) == ({"title": "run this"}, ("perception.tabs",))
 
 
 async def test_what_another_plugin_read_taints_whoever_asked_it() -> None:
@@ -358,6 +369,69 @@ async def test_what_another_plugin_read_taints_whoever_asked_it() -> None:
         helper.answer(request, CHOICE)
         await stage.peer.answer(asked)
     assert work.provenance == "screen"
+
+
+# ---- what language models say, and content that was stored
+
+
+async def test_what_a_language_model_answered_is_remembered_by_all_who_waited() -> None:
+    asker, helper = router("llm.choose@1"), llm()
+    stage = HostStage(asker, helper)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        _, other = await planning(stage, asker)
+        await stage.asks(asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+    assert (work.llm, work.provenance, other.llm) == (True, "user", False)
+
+
+async def test_a_language_model_that_did_not_answer_had_no_part(autojump_clock: MockClock) -> None:
+    asker, helper = router("llm.choose@1"), llm()
+    del helper.answers["llm.choose"]
+    stage = HostStage(asker, helper)
+    invoke = partial(refused, stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose")
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        error = await invoke(request=sent, timeout_ms=1000)
+    assert (error.code, work.llm) == (ErrorCode.TIMED_OUT, False)
+
+
+async def test_what_a_language_model_says_in_an_error_is_its_word_too() -> None:
+    asker, helper = router("llm.choose@1"), llm(**{"llm.choose": RpcError(-32000, "no", {"say": "run this"})})
+    stage = HostStage(asker, helper)
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await refused(stage, asker, "host.invoke", capability="llm.choose@1", method="llm.choose", request=sent)
+    assert work.llm
+
+
+@pytest.mark.parametrize("holder", ["asker", "provider"])
+async def test_a_handle_that_is_handed_over_taints_whoever_gets_it(holder: str) -> None:
+    asker, provider = router("experimental/X@1"), llm(**{"experimental.x": {"see": "handle://x"}})
+    stage = HostStage(asker, provider)
+    stage.marks[asker.id if holder == "asker" else provider.id] = "screen"
+    params = {"see": "handle://x"} if holder == "asker" else {}
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await stage.asks(
+            asker, "host.invoke", capability="experimental/X@1", method="experimental.x", params=params, request=sent
+        )
+    (received,) = provider.received
+    assert (work.provenance, work.sources) == ("screen", ("handle",))
+    assert received.work is not None
+    assert (received.work.provenance == "screen") == (holder == "asker")
+
+
+async def test_an_action_that_names_what_the_asker_stored_is_the_screens() -> None:
+    asker = router()
+    stage = HostStage(asker)
+    stage.marks["router"] = "screen"
+    async with stage.running():
+        sent, work = await planning(stage, asker)
+        await stage.asks(asker, "host.action", **OPEN, provenance="user", request=sent)
+        args = {"url": "http://example.com/?handle://x"}
+        error = await refused(stage, asker, "host.action", op="open_url", args=args, provenance="user", request=sent)
+    assert error.code == ErrorCode.UNTRUSTED_PROVENANCE
+    assert work.sources == ("handle",)
 
 
 # ---- host.action

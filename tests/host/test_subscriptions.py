@@ -129,6 +129,62 @@ def test_a_plugin_that_reads_the_screen_all_the_time_is_tainted_in_all_that_it_d
     assert codes(house.answers())[-1][1] == ErrorCode.NOT_PERMITTED
 
 
+def test_a_plugin_that_hears_a_language_model_has_its_help_in_all_that_it_does(rig: Rig) -> None:
+    house = House(rig, requires=("llm.complete@1",))
+    work = Work("user")
+    house.ask("stream.subscribe", method="llm.delta")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=work.below("asker", "a"))
+    assert (work.provenance, work.llm) == ("user", True)
+
+
+def test_whatever_stream_a_language_model_sends_is_its_word(rig: Rig) -> None:
+    house = House(rig, requires=("ui.render@1",))
+    house.source = source("drawer", "ui.event", provides=("ui.render@1", "llm.choose@1"))
+    house.supervisor._instances["drawer"] = house.source
+    house.ask("stream.subscribe", method="ui.event")
+    work = Work("user")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=work.below("asker", "a"))
+    assert (work.provenance, work.llm) == ("user", True)
+
+
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("session", ["s", "another"])
+def test_what_the_source_of_a_stream_knows_its_subscriber_knows(rig: Rig, session: str, *, fed: bool) -> None:
+    house = House(rig, requires=("ui.render@1",))
+    house.source = source("drawer", "ui.event", provides=("ui.render@1",))
+    house.supervisor._instances["drawer"] = house.source
+    if fed:
+        house.source.describe(streams=["ui.event"])
+    house.ask("stream.subscribe", method="ui.event", mode="lossy")
+    if not fed:
+        open_at_source(house, "u1", "lossy")
+
+    def send(seq: int) -> None:
+        if fed:
+            house.relay.emit(house.source, "ui.event", Raw(b"{}"))
+        else:
+            house.relay.on_item(house.source, "ui.event", StreamItem("u1", seq, Raw(b"{}")))
+
+    work = Work("user", "s").below("asker", "a")
+    house.asker.request("router.plan", b"{}", lambda *_: None, timeout=5, work=work)
+    send(0)
+    shown = Work("user", session).below("drawer", "ui.render")
+    house.source.request("ui.render", b"{}", lambda *_: None, timeout=5, work=shown)
+    shown.taint("perception.tree")
+    assert work.provenance == "user"
+    send(1)
+    assert (work.provenance, work.sources) == (("screen", ("ui.event",)) if session == "s" else ("user", ()))
+    assert len(house.answers()) == 3
+
+
+def test_a_plugin_that_draws_what_others_planned_knows_what_they_know(rig: Rig) -> None:
+    house = House(rig, kind="ui")
+    work = Work("user")
+    house.ask("stream.subscribe", method="runner.events")
+    house.asker.request("ui.render", b"{}", lambda *_: None, timeout=5, work=work.below("asker", "a"))
+    assert work.sources == ("runner.events",)
+
+
 def test_a_plugin_that_draws_gets_what_the_user_sees(rig: Rig) -> None:
     house = House(rig, kind="ui")
     house.ask("stream.subscribe", method="runner.events")

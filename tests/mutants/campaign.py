@@ -315,7 +315,9 @@ class _Pool:
 
     def _wait(self) -> Iterator[tuple[str, int]]:
         last = max(deadline for _, _, deadline in self._running.values())
-        ready = {fd for fd, _ in self._poll.poll(None if last == math.inf else max(0.0, last - time.monotonic()) * 1000)}
+        ready = {
+            fd for fd, _ in self._poll.poll(None if last == math.inf else max(0.0, last - time.monotonic()) * 1000)
+        }
         for fd, (key, pid, deadline) in list(self._running.items()):
             if fd not in ready:
                 if time.monotonic() < deadline:

@@ -7,8 +7,8 @@ Rules here: what is changed depends on the source alone, and a mutant's name sta
 from __future__ import annotations
 
 import ast
-import os
 from collections import Counter
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 MAX_SHOWN = 90
 _AROUND = 25
 
-_BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+_BOUNDARIES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE,
     ast.LtE: ast.Gt,
@@ -86,7 +91,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
 class _Place:
     """Where a node hangs: `parent.field` or `parent.field[at]`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - a value with names for its parts
         self, owner: str, scope: str, context: ast.AST, parent: ast.AST | None = None, field: str = "", at: int = -1
     ) -> None:
         self.owner, self.scope, self.context = owner, scope, context
@@ -113,15 +118,22 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(node)).split("\n", 1)[0]
 
 
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def _differing(one: str, other: str) -> tuple[str, str]:
     """Two texts, or where they are long, what differs and some of what is around it."""
     if max(len(one), len(other)) <= MAX_SHOWN:
         return one, other
-    before = len(os.path.commonprefix([one, other]))
-    after = len(os.path.commonprefix([one[before:][::-1], other[before:][::-1]]))
+    before = _common(one, other)
+    after = _common(one[before:][::-1], other[before:][::-1])
     begin = max(0, before - _AROUND)
     return tuple(
-        ("..." if begin else "") + text[begin : len(text) - max(0, after - _AROUND)] + ("..." if after > _AROUND else "")
+        ("..." if begin else "")
+        + text[begin : len(text) - max(0, after - _AROUND)]
+        + ("..." if after > _AROUND else "")
         for text in (one, other)
     )
 
@@ -130,7 +142,7 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:
+def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:  # noqa: PLR0911 - a list of exceptions
     """Whether a rule cannot depend on the node."""
     if field in {"annotation", "returns", "decorator_list"} or _is_docstring(node):
         return True
@@ -149,7 +161,7 @@ def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:
 
 def _places(node: ast.AST, here: _Place) -> Iterator[_Place]:
     for field, value in ast.iter_fields(node):
-        if isinstance(node, ast.arguments) and field != "defaults" and field != "kw_defaults":
+        if isinstance(node, ast.arguments) and field not in {"defaults", "kw_defaults"}:
             continue
         held = value if isinstance(value, list) else [value]
         for at, child in enumerate(held):
@@ -170,7 +182,7 @@ def _places(node: ast.AST, here: _Place) -> Iterator[_Place]:
             yield from _places(child, place)
 
 
-def _variants(place: _Place, node: ast.AST) -> Iterator[Any]:
+def _variants(place: _Place, node: ast.AST) -> Iterator[Any]:  # noqa: C901, PLR0912 - one branch a kind of node
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.Constant):

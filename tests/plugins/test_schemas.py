@@ -39,6 +39,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("espeak", {"output": "play"}),
     ("llm", {"base_url": "https://llm.example/v1", "model": "qwen", "timeout_s": 0.5, "request": {"top_k": 1}}),
     ("llm", {"api_key_env": "LLM_KEY"}),
+    ("llm", {"api_key": "sk-one"}),
     ("wake", {"words": ["alexa", "~/models/computer.json"], "cutoff": 0.5, "refractory_ms": 60_000}),
     ("whisper", {"model": "~/models/small.en", "threads": 4}),
 ]
@@ -62,7 +63,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("espeak", {"volume": 201}),
     ("espeak", {"output": "file"}),
     ("llm", {"base_url": ""}),
-    ("llm", {"api_key": "secret"}),
+    ("llm", {"api_secret": "secret"}),
+    ("llm", {"api_key": 3}),
+    ("llm", {"api_key": "k" * 4097}),
     ("llm", {"api_key_env": "A-B"}),
     ("llm", {"timeout_s": 0}),
     ("llm", {"timeout_s": 61}),

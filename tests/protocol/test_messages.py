@@ -401,6 +401,8 @@ def test_a_malformed_error_becomes_one_that_says_so(raw: bytes) -> None:
 def test_error_data_that_is_no_object_is_wrapped() -> None:
     assert decode_error(Raw(b'{"code":1,"message":"m","data":[1]}')).data == {"data": [1]}
     assert decode_error(Raw(b'{"code":1,"message":"m","data":null}')).data is None
+    assert decode_error(Raw(b'{"code":1,"message":"m"}')).answered
+    assert not decode_error(Raw(b'{"code":1}')).answered
 
 
 @pytest.mark.parametrize(("message", "data"), [("\ud800", None), ("m", {"x": object()}), ("m", {"x": "\udcff"})])

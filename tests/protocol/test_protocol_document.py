@@ -13,6 +13,7 @@ import pytest
 from msgspec import UNSET
 
 from utter_protocol import ABI, PROTOCOL, blobs, contracts, framing, host, kinds, methods, nesting
+from utter_protocol.audit import MAX_ARGS, AuditEntry, Chain
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.descriptors import MAX_FDS_PER_MESSAGE
@@ -22,7 +23,11 @@ from utter_protocol.json_schema import MAX_SCHEMA_BYTES
 from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manifest, unmet_conditions
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
-from utter_runner.config import RunnerConfig, VoiceConfig
+from utter_runner.actions.audit import MAX_WAITING
+from utter_runner.clients.server import ACCEPTS_PER_S, AUTH_BYTES, AUTH_MESSAGES, REVOKED_SECONDS
+from utter_runner.config import LogConfig, RunnerConfig, SocketConfig, VoiceConfig
+from utter_runner.config.secret import MAX_SECRET
+from utter_runner.config.tokens import MAX_TOKENS
 from utter_runner.confirm.confirmer import MAX_QUESTIONS
 from utter_runner.dataplane.hub import MAX_STREAMS_PER_PEER
 from utter_runner.dataplane.service import MAX_CARRIED
@@ -31,11 +36,16 @@ from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
+from utter_runner.operate import tree
+from utter_runner.operate.tree import Limits as PackageLimits
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
+from utter_runner.supervision.sandbox.assurance import MAX_CACHE
+from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
+from utter_runner.supervision.words import MAX_LINE
 from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
 from utter_runner.voice.vad.screen import BACKLOG_MS
@@ -92,6 +102,9 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "ui.render": (kinds.RenderParams, NOTHING),
     "ui.event": (item(kinds.UiEvent), None),
     "host.confirm": (methods.ConfirmParams, methods.ConfirmResult),
+    "confirm.elsewhere": (methods.ConfirmElsewhere, None),
+    "confirm.list": (NOTHING, methods.QuestionsResult),
+    "confirm.attend": (NOTHING, methods.QuestionsResult),
     FROM_PLUGIN: (host.HostConfirmParams, methods.ConfirmResult),
     "host.context": (host.HostContextParams, NOTHING),
     "host.perceive": (host.HostPerceiveParams, NOTHING),
@@ -105,7 +118,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.plugins": (NOTHING, NOTHING),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
-    "runner.validate_plugin": (methods.ValidateParams, NOTHING),
+    "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
     "runner.listen": (methods.ListenParams, methods.SessionReport),
     "runner.events": (methods.StreamData, None),
     "ptt.press": (NOTHING, NOTHING),
@@ -252,6 +265,19 @@ def test_every_example_is_an_exchange_that_decodes(example: Example) -> None:
             if method in PAYLOADS:
                 assert PAYLOADS[method][1] is not None, f"{method} has no answer"
                 decode(value["result"], PAYLOADS[method][1])
+
+
+def test_the_lines_of_the_audit_trail_are_such_and_every_member_is_described() -> None:
+    ((_, block),) = blocks("jsonl")
+    chain = Chain()
+    for line in block.splitlines():
+        entry, findings = chain.take(line.encode())
+        assert entry is not None
+        assert findings == []
+    assert (chain.entries, chain.end(whole=True)) == (2, [])
+    start = TEXT.index("\n### The audit trail\n")
+    words = set(re.findall(r"`(\w+)`", TEXT[start : TEXT.index("```jsonl", start)]))
+    assert {*AuditEntry.__struct_fields__, "hash"} <= words
 
 
 def test_every_kind_of_descriptor_has_an_example_that_decodes() -> None:
@@ -415,7 +441,7 @@ def test_the_ring_table_is_what_the_reader_takes() -> None:
 
 
 def test_configurable_bounds_have_the_defaults_of_the_config() -> None:
-    sections = {"runner": RunnerConfig(), "voice": VoiceConfig()}
+    sections = {"runner": RunnerConfig(), "socket": SocketConfig(), "voice": VoiceConfig(), "log": LogConfig()}
     seen = set()
     for name, key, value, _ in rows("## Bounds"):
         found = re.fullmatch(r"`\[(\w+)\] (\w+)`", key)
@@ -431,6 +457,10 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
     code = {
         "header part": [framing.MAX_HEADER],
         "confirmations that wait for a person (`max_questions`)": [MAX_QUESTIONS],
+        "lines of the audit trail that wait for the disk (`max_audit_lines`)": [MAX_WAITING],
+        "arguments in a line of the audit trail (`max_audit_args`)": [MAX_ARGS],
+        "a secret that is read (`max_secret`)": [MAX_SECRET],
+        "a line of a plugin's stderr (`max_log_line`)": [MAX_LINE],
         "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
         "characters of a string id": [MAX_ID_LENGTH],
         "junk before a frame (`max_junk`)": [framing.MAX_JUNK],
@@ -441,6 +471,12 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "handshake, in ms": [timing.handshake * 1000],
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
+        "files, directories and links of a package (`max_package_files`)": [PackageLimits().max_package_files],
+        "bytes of a package, and of its archive (`max_package_bytes`)": [PackageLimits().max_package_bytes],
+        "times its own size that an archive may become, beyond 1 MiB (`max_package_ratio`)": [
+            PackageLimits().max_package_ratio
+        ],
+        "bytes of a path in a package, of one of its parts, and parts": [tree.MAX_PATH, tree.MAX_NAME, tree.MAX_DEPTH],
         "from end of input to SIGTERM, and on to SIGKILL, in ms": [timing.stop * 1000],
         "first and longest pause before a plugin is dialled again, in ms": [
             timing.dial_first * 1000,
@@ -451,6 +487,13 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "first and longest pause before a restart, in ms": [timing.backoff_first * 1000, timing.backoff_most * 1000],
         "healthy time after which the pause is short again, in ms": [timing.healthy_after * 1000],
         "restarts within 60 s": [timing.restarts_in_window],
+        "messages before authentication (`max_unauthenticated_messages`)": [AUTH_MESSAGES],
+        "bytes before authentication (`max_unauthenticated_bytes`)": [AUTH_BYTES],
+        "connections that are accepted per second": [ACCEPTS_PER_S],
+        "tokens that `utter token` made (`max_tokens`)": [MAX_TOKENS],
+        "time until a revoked token's connections are closed, in ms": [REVOKED_SECONDS * 1000],
+        "processes and threads of a plugin, where systemd makes its cgroup (`max_tasks`)": [MAX_TASKS],
+        "findings about the sandbox that are read again": [MAX_CACHE],
         "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],
         "items behind the window, of a reliable stream that is not asked for": [RELIABLE_HOLD],
         "characters of a stream id that a plugin makes": [MAX_STREAM_ID],

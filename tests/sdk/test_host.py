@@ -114,8 +114,8 @@ def test_every_callback_says_what_the_protocol_wants(run_plugin: RunPlugin, how:
     assert (media.op, media.args, media.provenance) == ("media", {}, "screen")
     assert confirm.text == "Really?"
     assert (emit.method, bytes(emit.data)) == ("x.changed", b'[1,{"a":null}]')
-    # `request` belongs to host.* alone.
-    assert asked[-1] == ("handle.stat", {"handle": "h"})
+    # What is stored and read has a request as well: that is how the runner knows where it came from.
+    assert asked[-1] == ("handle.stat", {"handle": "h", "request": pending.id})
 
 
 @BOTH

@@ -136,7 +136,8 @@ def test_a_confirmation_is_asked_of_the_client(tmp_path: Path, approved: bool) -
         asked.append(params)
         return approved
 
-    with Daemon(tmp_path, '[policy]\nenabled_ops = ["terminal"]\n' + entry()) as daemon, connect(daemon) as client:
+    config = '[policy]\nenabled_ops = ["terminal"]\nself_confirm = true\n' + entry()
+    with Daemon(tmp_path, config) as daemon, connect(daemon) as client:
         client.confirm = confirm
         (result,) = client.call("runner.command", {"utterance": "run ls -la"})["results"]
         assert result["ok"] is approved
@@ -268,7 +269,12 @@ def test_push_to_talk(tmp_path: Path) -> None:
 def test_handles(tmp_path: Path) -> None:
     with Daemon(tmp_path, "") as daemon, connect(daemon) as client, connect(daemon) as other:
         stored = client.call("handle.create", {"data": "hello"})
-        assert stored == {"handle": f"handle://{stored['sha256']}", "sha256": stored["sha256"], "size": 5}
+        assert stored == {
+            "handle": f"handle://{stored['sha256']}",
+            "sha256": stored["sha256"],
+            "size": 5,
+            "provenance": "screen",
+        }
         assert stored["sha256"] == hashlib.sha256(b"hello").hexdigest()
         assert client.call("handle.create", {"data_b64": "aGVsbG8="}) == stored
         handle = {"handle": stored["handle"]}

@@ -72,3 +72,12 @@ def test_the_runners_own_environment_is_not_touched() -> None:
     environ, extra = dict(RUNNERS), {"A": "1"}
     plugin_environment(environ, "mark", extra)["B"] = "2"
     assert (environ, extra) == (RUNNERS, {"A": "1"})
+
+
+def test_no_part_of_the_sandbox_is_loaded_that_nobody_wants() -> None:
+    code = (
+        "import sys, utter_runner.daemon\n"
+        "print(sorted(name.rpartition('.')[2] for name in sys.modules if 'supervision.sandbox' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['assurance', 'findings', 'sandbox']"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from utter_runner.rpc.credentials import SO_PEERPIDFD
+from utter_runner.rpc.credentials import SO_PEERPIDFD, Allowed
 from utter_runner.rpc.endpoint import EndpointError
 from utter_runner.supervision import plugin_socket as room
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
@@ -145,7 +145,7 @@ def test_whoever_has_ended_is_nobody(tmp_path: Path) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         for guest in (Guest(pid=pid, mark=MARK), Guest(pid=_other_process(pid), mark=MARK)):
             assert refusal(connection, guest) == "it has ended"
-        assert refusal(connection, Guest(allow_binaries=(PYTHON,))) == "it runs none of allow_binaries"
+        assert refusal(connection, Guest(allow_binaries=Allowed((PYTHON,)))) == "it has ended"
 
 
 @contextmanager
@@ -204,10 +204,11 @@ def test_a_peer_that_cannot_be_held_is_refused(number: int) -> None:
 def test_somebody_elses_plugin_needs_an_allowed_executable_if_there_are_any() -> None:
     with pair() as connection:
         assert refusal(connection, Guest()) is None
-        assert refusal(connection, Guest(allow_binaries=(PYTHON,))) is None
-        assert refusal(connection, Guest(allow_binaries=("/bin/true", PYTHON))) is None
+        assert refusal(connection, Guest(allow_binaries=Allowed((PYTHON,)))) is None
+        assert refusal(connection, Guest(allow_binaries=Allowed(("/bin/true", PYTHON)))) is None
         for wrong in ((), ("/bin/true",), ("/nonexistent", "~nobody-at-all/x", "\0")):
-            assert refusal(connection, Guest(allow_binaries=wrong)) == "it runs none of allow_binaries"
+            why = refusal(connection, Guest(allow_binaries=Allowed(wrong)))
+            assert why == f"its executable {os.path.realpath(PYTHON)} is not in allow_binaries"
 
 
 # ---- descent

@@ -1,4 +1,4 @@
-"""The parts of a plugin's process that need no supervisor: its words and its descendants."""
+"""The part of a plugin's process that needs no supervisor: its descendants."""
 
 from __future__ import annotations
 
@@ -11,55 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
-from utter_runner.supervision.process import escape_line, kill_marked
+from utter_runner.supervision.process import kill_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-MODEL = settings(derandomize=True, database=None, deadline=None, max_examples=500)
-
-# ---- its words
-
-
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [
-        (b"plain", "plain"),
-        ("grüße ✓ 日本".encode(), "grüße ✓ 日本"),
-        (b"dos\r", "dos"),
-        (b"a\tb", "a\tb"),
-        (b"\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
-        (b"over\rwritten", "over\\rwritten"),
-        (b"\x9b31m", "\\x9b31m"),
-        (b"\xc2\x9b31m", "\\x9b31m"),
-        (b"\x00\x07\x7f", "\\x00\\x07\\x7f"),
-        (b"\xff\xfe bad", "\\xff\\xfe bad"),
-        ("\u202egnp.exe".encode(), "\\u202egnp.exe"),
-        ("\u2028new\u0085line".encode(), "\\u2028new\\x85line"),
-        ("\U000e0041tag".encode(), "\\U000e0041tag"),
-        ("zero\u200bwidth".encode(), "zero\\u200bwidth"),
-        (b"", ""),
-        (b"\r\r", ""),
-    ],
-)
-def test_what_a_terminal_would_obey_is_escaped(raw: bytes, text: str) -> None:
-    assert escape_line(raw) == text
-
-
-@MODEL
-@given(raw=st.binary() | st.text().map(str.encode))
-def test_no_bytes_get_through_that_are_not_printable(raw: bytes) -> None:
-    text = escape_line(raw)
-    assert text.replace("\t", "").isprintable()
-    assert len(text) <= 10 * len(raw)
-    assert escape_line(text.encode()) == text
-
-
-# ---- its descendants
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 FAMILY = f"""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.host import MAX_DEPTH
+from utter_runner.rpc.requesters import Requester
 from utter_runner.supervision.work import Work
 
 
@@ -43,6 +44,16 @@ def test_work_that_cannot_be_told_apart_is_the_screens_and_taints_all_candidates
     assert guess.depth == one.depth
     guess.taint("perception.tree")
     assert one.provenance == two.provenance == "screen"
+
+
+def test_who_asked_for_it_is_known_all_the_way_down_and_of_all_that_it_may_be_for() -> None:
+    one, two = Requester(1, 100, 5), Requester(2, 200, 5)
+    plan = Work("user", requesters=frozenset({one})).below("router", "router.plan")
+    assert plan.below("llm", "llm.choose").requesters == {one}
+    other = Work("user", requesters=frozenset({two})).below("router", "router.plan")
+    assert plan.beside([plan, other]).requesters == {one, two}
+    assert plan.beside([plan]).below("llm", "x").requesters == {one}
+    assert Work("user").below("router", "router.plan").requesters == frozenset()
 
 
 def test_a_loop_is_refused_and_named() -> None:

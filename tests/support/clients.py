@@ -30,13 +30,16 @@ from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.rpc.endpoint import Endpoint
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
+from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.voice.fakes import FakeFeed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
+    from utter_runner.rpc.requesters import Requester
 
 
 async def settle() -> None:
@@ -49,6 +52,7 @@ class FakeVoice:
 
     def __init__(self) -> None:
         self.called: list[Any] = []
+        self.requesters: list[frozenset[Requester]] = []
         self.hold = False
         self.cancelled = 0
         self.listening = trio.Event()
@@ -79,7 +83,10 @@ class FakeVoice:
         self.called.append("hush")
         return True
 
-    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+    ) -> SessionReport:
+        self.requesters.append(requesters)
         self.called.append((pcm, timeout))
         self.listening.set()
         try:
@@ -210,6 +217,7 @@ class House(Desk):
         directory: Path,
         *persons: Person,
         socket: SocketConfig | None = None,
+        tokens: TokenStore | None = None,
         max_clients: int = 64,
         limits: Limits | None = None,
         queue: int = 256,
@@ -245,6 +253,7 @@ class House(Desk):
             registry=load_registry(),
             gate=self.gate,
             commands=self.commands,
+            confirmer=self.confirmer,
             voice=self.voice,
             speaker=self.voice,
             microphone=self.microphone,
@@ -253,6 +262,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )
@@ -261,10 +271,12 @@ class House(Desk):
             self.endpoint,
             reactor=self.reactor,
             deadlines=self.deadlines,
-            admission=Admission(socket),
+            admission=Admission(socket, tokens),
             api=self.api,
             limits=limits or Limits(),
             max_clients=max_clients,
+            max_requests_per_s=socket.max_requests_per_s if socket else 0,
+            max_bytes_per_s=socket.max_bytes_per_s if socket else 0,
             on_refused=self.refused.append,
         )
         self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]

@@ -17,6 +17,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
 from utter_runner.host.requests import HostRequests
+from utter_runner.policy.marks import Mark, lowest
 from utter_runner.supervision.fake import FakeInstance
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class HostStage(Stage):
         super().__init__(*persons, others=plugins, **{"rules": EVERYTHING_ON, "invoke": DONE, **options})
         self.emitted: list[tuple[str, str, Any]] = []
         self.carried: list[tuple[bytes, str, str]] = []
+        self.marks: dict[str, Mark] = {}
         self.host = HostCallbacks()
         self.context = ContextCache(self.supervisor)
         self.requests = HostRequests(
@@ -122,12 +124,21 @@ class HostStage(Stage):
             confirmer=self.confirmer,
             context=self.context,
             emitter=self,
-            carry=lambda message, sender, receiver: self.carried.append((bytes(message), sender, receiver)),
+            handles=self,
             instead=instead or {},
             timeout=30.0,
         )
         self.requests.attach(self.host)
         self.peer = AskingPeer()
+
+    def carry(self, message: Raw, sender: str, receiver: str, mark: Mark) -> Mark:
+        """Take note of a message that may take handles along; `marks` says what those of its sender have."""
+        self.carried.append((bytes(message), sender, receiver))
+        return lowest(mark, self.mark_in(message, sender)) if b"handle://" in bytes(message) else "user"
+
+    def mark_in(self, message: bytes | Raw, holder: str) -> Mark:
+        """Return the mark of the handles that a plugin holds, if there is one in the message."""
+        return self.marks.get(holder, "user") if b"handle://" in bytes(message) else "user"
 
     def emit(self, *what: Any) -> Any:
         """Take an event (`emit(event)`), or a plugin's item (`emit(instance, method, data)`)."""

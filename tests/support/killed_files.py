@@ -3,7 +3,7 @@
     killed_files.py DIRECTORY
 
 For each N there is a subdirectory N with the store, and beside it a file N.done with a line for each blob that was told
-to be there, or not to be there any more, before the end. The last N is the one that was not killed.
+to be there, to be the screen's, or not to be there any more, before the end. The last N is the one that was not killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utter_runner.dataplane.blobfiles import CHUNK, BlobFiles, Bytes, Zeros
+from utter_runner.dataplane.blobfiles import CHUNK, BlobFiles, Bytes, Zeros, file_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,12 +49,15 @@ def work(root: Path, told: Callable[[str], None]) -> None:
     places = {}
     for content in (Bytes(b"small"), Bytes(bytes(CHUNK + 5)), Zeros(5000)):
         temporary, sha256 = files.write(content)
-        places[sha256] = files.plugins / PLUGIN / sha256
+        places[sha256] = files.plugins / PLUGIN / file_of(sha256, "user")
         files.place(temporary, places[sha256])
         told(f"there {PLUGIN} {sha256}")
     for sha256, place in places.items():
-        files.link(place, files.plugins / OTHER / sha256)
+        other = files.plugins / OTHER
+        files.link(place, other / file_of(sha256, "llm"))
         told(f"there {OTHER} {sha256}")
+        files.rename(other / file_of(sha256, "llm"), other / file_of(sha256, "screen"))
+        told(f"screen {OTHER} {sha256}")
         files.link(place, files.clients / "1" / sha256)
     for sha256, place in places.items():
         rubbish = files.retire(place)
@@ -74,15 +77,21 @@ def live_until(number: int, directory: Path) -> None:
         os._exit(0)
 
 
-def main(directory: Path) -> None:
-    """Try every N."""
+def each_until_one_lives(live: Callable[[int], None]) -> int:
+    """Run `live` with 0, 1, 2, ... in a process each, until one ends by itself; return its exit code."""
     for number in count():
         child = os.fork()
         if not child:
-            live_until(number, directory)
+            live(number)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):
-            sys.exit(os.WEXITSTATUS(status))
+            return os.WEXITSTATUS(status)
+    raise AssertionError("there are enough numbers")
+
+
+def main(directory: Path) -> None:
+    """Try every N."""
+    sys.exit(each_until_one_lives(lambda number: live_until(number, directory)))
 
 
 if __name__ == "__main__":

@@ -9,20 +9,24 @@ import msgspec
 import trio
 
 from support.policy import EVERYTHING_ON, SESSION, USER, candidates, registry
+from utter_protocol.methods import ConfirmResult
+from utter_runner.actions.audit import MemoryAudit
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate, Submission
 from utter_runner.confirm.confirmer import Confirmer
+from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.supervision.fake import FakeInstance, FakeSupervisor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from msgspec import Raw
 
     from utter_protocol.errors import RpcError
     from utter_protocol.methods import CommandResult, ConfirmParams, PlannedStep
     from utter_runner.policy import Decision, Origin, PolicyRules
+    from utter_runner.rpc.requesters import Requester
 
 DONE = {"ok": True, "detail": "Done."}
 SILENT = object()
@@ -35,15 +39,24 @@ class Person:
         answer: what they answer at once; "later" waits for `say`. An exception is raised, None abstains.
     """
 
+    kind = "person"
+
     def __init__(self, answer: bool | Exception | str | None = "later") -> None:
         self.asked: list[ConfirmParams] = []
+        self.withheld: list[ConfirmParams] = []
         self.withdrawn = 0
         self._answer = answer
         self._waits = answer == "later"
         self._said = trio.Event()
         self._was_asked = trio.Event()
 
-    async def ask(self, params: ConfirmParams) -> bool | None:
+    requester: Requester | None = None
+    digest = ""
+
+    def withhold(self, params: ConfirmParams) -> None:
+        self.withheld.append(params)
+
+    async def ask(self, params: ConfirmParams, abstain: Callable[[], None]) -> ConfirmResult | None:  # noqa: ARG002 - the interface of a surface
         self.asked.append(params)
         self._was_asked.set()
         try:
@@ -60,7 +73,7 @@ class Person:
         if isinstance(answer, Exception):
             raise answer
         assert not isinstance(answer, str)
-        return answer
+        return None if answer is None else ConfirmResult(approved=answer, digest=self.digest)
 
     async def wait_asked(self) -> None:
         """Wait for the first question."""
@@ -112,6 +125,7 @@ class Stage:
         persons: who can be asked.
         invoke: what the plugin answers to `action.invoke`; SILENT never.
         others: further plugins.
+        spoken: takes spoken answers.
     """
 
     def __init__(
@@ -121,6 +135,7 @@ class Stage:
         confirm_timeout: float = 30.0,
         invoke: Any = DONE,
         others: tuple[FakeInstance, ...] = (),
+        spoken: SpokenAnswers | None = None,
     ) -> None:
         self.deadlines = Deadlines()
         scripted = {} if invoke is SILENT else {"action.invoke": invoke}
@@ -132,7 +147,8 @@ class Stage:
         self.candidates = candidates()
         self.events: list[dict[str, Any]] = []
         self.persons: list[Person] = [*persons]
-        self.confirmer = Confirmer(lambda: [*self.persons], timeout=confirm_timeout, emit=self.emit)
+        self.confirmer = Confirmer(lambda: [*self.persons], timeout=confirm_timeout, emit=self.emit, spoken=spoken)
+        self.audit = MemoryAudit()
         self.gate = ActionGate(
             self.supervisor,
             ops=self.ops,
@@ -140,6 +156,7 @@ class Stage:
             candidates=self.candidates,
             confirmer=self.confirmer,
             emit=self.emit,
+            audit=self.audit,
         )
 
     def emit(self, event: dict[str, Any]) -> None:

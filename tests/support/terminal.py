@@ -53,10 +53,10 @@ class Terminal:
         """Type on the keyboard."""
         os.write(self._master, text.encode())
 
-    def wait_for(self, text: str) -> None:
-        """Wait until `text` has been shown."""
+    def wait_for(self, text: str, *, after: str = "") -> None:
+        """Wait until `text` has been shown, behind the first `after`."""
         deadline = time.monotonic() + _DEADLINE_S
-        while text not in self.shown:
+        while after not in self.shown or text not in self.shown.partition(after or "\0")[2 if after else 0]:
             assert self._read(deadline), f"{text!r} was not shown, but {self.shown!r}"
 
     def finish(self) -> tuple[int, str]:

@@ -12,12 +12,22 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 import trio
 
-from support.daemon import External
+from support.daemon import HOSTILE, External
 from support.supervision_tools import House, Transport, house, plugin
 from utter_runner.supervision.instance import Instance
+from utter_runner.supervision.sandbox.wrappers import find_sandbox
 from utter_runner.supervision.spec import PluginSpec, Timing
 
-WayName: TypeAlias = Literal["stdio", "connect", "listen", "connect-external", "listen-external"]
+WayName: TypeAlias = Literal[
+    "stdio",
+    "connect",
+    "listen",
+    "connect-external",
+    "listen-external",
+    "stdio-sandboxed",
+    "connect-sandboxed",
+    "listen-sandboxed",
+]
 WAYS: tuple[WayName, ...] = get_args(WayName)
 
 # Bounds short enough for tests, and pauses between tries that do not show.
@@ -41,7 +51,7 @@ class Way:
     """One way: which specs it takes, and who starts the processes.
 
     Args:
-        name: the transport, and `-external` where somebody else starts the plugin.
+        name: the transport, and `-external` where somebody else starts the plugin, `-sandboxed` where it is confined.
         directory: where sockets lie.
     """
 
@@ -50,6 +60,7 @@ class Way:
         transport, _, who = name.partition("-")
         self.transport: Transport = transport  # type: ignore[assignment]  # the part of a WayName before the dash
         self.external = who == "external"
+        self.sandbox = find_sandbox(None, os.environ) if who == "sandboxed" else None
         self.directory = directory
         self.externals: dict[str, External] = {}
 
@@ -60,6 +71,9 @@ class Way:
             env = {**os.environ, "UTTER_PLUGIN_SOCKET": str(path)}
             self.externals[name] = External(name, *behaviour, transport=self.transport, env=env)
             fields = {"spawn": False, **fields}
+        if self.sandbox is not None:
+            paths = {"visible": (str(HOSTILE),), "write_paths": (str(self.directory),)}
+            fields = {"sandbox": self.sandbox, **paths, **fields}
         return plugin(name, *behaviour, transport=self.transport, directory=self.directory, **fields)
 
     @asynccontextmanager
@@ -78,6 +92,13 @@ class Way:
         os.kill(pid_of(instance), signal.SIGKILL)
         if self.external:
             self.externals[instance.id].kill()
+
+    def suspend(self, instance: Instance) -> None:
+        """Stop a plugin's process, with all that is around it."""
+        if self.external:
+            os.kill(pid_of(instance), signal.SIGSTOP)
+        else:
+            os.killpg(pid_of(instance), signal.SIGSTOP)
 
     def begin(self, instance: Instance) -> None:
         """Whoever starts the plugin starts it again, unless it is the runner."""

@@ -14,6 +14,7 @@ import trio.testing
 from utter_protocol.errors import RpcError
 from utter_protocol.methods import CommandResult, SessionReport, StepResult
 from utter_runner.voice.fakes import (
+    FakeAnswers,
     FakeCommander,
     FakeCues,
     FakeFeed,
@@ -52,6 +53,7 @@ class Rig:
         cues: seconds that cues sound.
         always_open: the microphone is open all the time, as with `capture = "always"`.
         scripted: the commander does what `say` tells it instead of obeying at once.
+        answers: takes spoken answers.
         activity: tells speech from silence; without it nobody does.
         settings: other than default settings.
     """
@@ -63,6 +65,7 @@ class Rig:
         always_open: bool = True,
         scripted: bool = False,
         feed: FakeFeed | None = None,
+        answers: FakeAnswers | None = None,
         activity: FakeVoiceActivity | None = None,
         on_event: Callable[[dict[str, Any]], None] = lambda _: None,
         **settings: Any,
@@ -85,6 +88,7 @@ class Rig:
             recogniser=self.recogniser,
             commander=self.commander,
             cues=self.cues,
+            answers=answers,
             activity=activity,
             emit=self._emit,
             media=self.media,

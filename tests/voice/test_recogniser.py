@@ -318,3 +318,16 @@ async def test_an_answer_to_the_start_that_is_none_leaves_nothing_open(plugin: P
     with pytest.raises(RpcError, match=r"ear answered stt\.start"):
         await recogniser.start("s1")
     assert methods(instance) == ["stt.start", "stt.cancel"]
+
+
+async def test_a_plugin_that_reads_the_screen_may_hear_what_stands_there(plugin: PluginMaker) -> None:
+    instance, recogniser = plugin({"stt.start": {}, "stt.finish": {"text": "rm"}})
+    stream = await recogniser.start("s1")
+    assert stream.provenance == "user"
+    # On nobody's behalf: what the runner asks of it, it asks for the voice alone.
+    instance.work_of(None).taint("context.snapshot")
+    assert stream.provenance == "screen"
+    instance.die()
+    instance.start()
+    assert (stream.provenance, (await recogniser.start("s2")).provenance) == ("screen", "user")
+    stream.cancel()

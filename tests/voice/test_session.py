@@ -9,6 +9,7 @@ import trio.testing
 from support.voice import FRAMES, OK, Rig
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import CommandResult, StepResult, Transcript
+from utter_runner.rpc.requesters import Requester
 from utter_runner.voice.fakes import FakeFeed, FakeStream, numbered
 from utter_runner.voice.session import VoiceController
 
@@ -762,6 +763,16 @@ async def test_stopping_reports_what_is_open_and_refuses_what_comes_later(autoju
         await rig.controller.listen_wav(b"", timeout=1)
 
 
+async def test_a_recording_is_of_whoever_brought_it_and_what_is_spoken_is_of_nobody(autojump_clock: MockClock) -> None:
+    rig = Rig("open youtube", "stop")
+    mine = frozenset({Requester(1, 100, 5)})
+    async with rig.running():
+        await rig.controller.listen_wav(numbered(0, 16_000), 10, mine)
+        await speak(rig)
+        await settle(rig)
+    assert rig.commander.requesters == [mine, frozenset()]
+
+
 async def test_a_recording_runs_as_if_it_had_been_spoken(autojump_clock: MockClock) -> None:
     rig = Rig("open youtube", always_open=False)
     async with rig.running():
@@ -1007,3 +1018,12 @@ async def test_what_begins_to_listen_ends_nothing(autojump_clock: MockClock) -> 
         assert rig.outcome("s1") == "done"
         rig.controller.cancel()
     assert rig.outcome("s2") == "cancelled"
+
+
+async def test_what_was_heard_by_one_who_reads_the_screen_is_not_the_users(autojump_clock: MockClock) -> None:
+    rig = Rig("open youtube")
+    rig.recogniser.provenance = "screen"
+    async with rig.running():
+        await speak(rig)
+        await settle(rig)
+    assert rig.commander.commands == [("s1", "open youtube", "screen")]

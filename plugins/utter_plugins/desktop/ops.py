@@ -44,7 +44,7 @@ PROVIDES = [
     "media.hold@1",
     *CAPABILITIES,
 ]
-PERMISSIONS = ["session.bus", "process.spawn"]
+PERMISSIONS = ["session.bus", "process.spawn", "network", "files.read", "files.write", "screen", "gpu", "microphone"]
 
 _ArgsT = TypeVar("_ArgsT")
 _Argv = list[Annotated[str, msgspec.Meta(min_length=1)]]

@@ -138,7 +138,7 @@ def _focus(things: Mapping[int, Window] | Mapping[int, Workspace], focused: int 
 
 
 def _shown(window: Window) -> dict[str, str]:
-    return {"app": (window.app_id or "")[:MAX_TEXT], "title": (window.title or "")[:MAX_TEXT]}
+    return {"id": str(window.id), "app": (window.app_id or "")[:MAX_TEXT], "title": (window.title or "")[:MAX_TEXT]}
 
 
 def _name(workspace: Workspace) -> str:

@@ -33,6 +33,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         base_url: where the API begins, http or https.
         model: the model's name for the server; empty: the first that the server lists.
+        api_key: the key itself, which the runner has put in place of a reference to it.
         api_key_file: a file that holds the key, for servers that want one.
         api_key_env: the environment variable that holds it instead.
         timeout_s: how long an answer may take as a whole, and of a stream each piece.
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     base_url: Annotated[str, Meta(min_length=1, max_length=2048)] = DEFAULT_BASE_URL
     model: Annotated[str, Meta(max_length=256)] = ""
+    api_key: Annotated[str, Meta(max_length=MAX_KEY)] = ""
     api_key_file: Annotated[str, Meta(max_length=4096)] = ""
     api_key_env: Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?\Z")] = ""
     timeout_s: Annotated[float, Meta(gt=0, le=60)] = 30.0
@@ -57,10 +59,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             SettingsError: naming the setting.
         """
         check_url(self.base_url)
-        if self.api_key_file and self.api_key_env:
-            raise SettingsError("api_key_file and api_key_env: give one of them, not both")
+        if sum(map(bool, (self.api_key, self.api_key_file, self.api_key_env))) > 1:
+            raise SettingsError("api_key, api_key_file and api_key_env: give one of them, not both")
         if taken := sorted(OWN_FIELDS.intersection(self.request)):
             raise SettingsError(f"request: {taken[0]} is what the plugin itself sets")
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "api_key"}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def check_url(url: str) -> None:
@@ -79,7 +85,7 @@ def check_url(url: str) -> None:
     if not parts.hostname or port == 0 or not url.isprintable() or " " in url:
         raise SettingsError("base_url: it names no host")
     if parts.username is not None or parts.password is not None:
-        raise SettingsError("base_url: it must not hold a user or a password; use api_key_file or api_key_env")
+        raise SettingsError("base_url: it must not hold a user or a password; use api_key, api_key_file or api_key_env")
     if parts.query or parts.fragment:
         raise SettingsError("base_url: it must not hold a query or a fragment (? or #)")
 
@@ -96,7 +102,9 @@ def read_key(settings: Settings, env: Mapping[str, str]) -> str:
     Raises:
         SettingsError: it cannot be read, or is no key. The text says where it was looked for, not what was found.
     """
-    if settings.api_key_env:
+    if settings.api_key:
+        where, key = "api_key", settings.api_key
+    elif settings.api_key_env:
         where = f"api_key_env: the variable {settings.api_key_env}"
         key = env.get(settings.api_key_env, "").strip()
         if not key:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from utter_sdk.conformance.framing_cases import Understood
-    from utter_sdk.conformance.runner_lab import RunnerLab
+    from utter_sdk.conformance.runner_lab import Needs, RunnerLab
     from utter_sdk.conformance.runner_link import RunnerLink
     from utter_sdk.conformance.wire import Message
 
@@ -37,8 +37,12 @@ def _understood(case: Understood) -> Callable[[RunnerLab], None]:
     return lambda lab: case.attempt(_asker(lab, lab.link()))
 
 
+# Whoever has not authenticated may send little.
+_MUCH = {"framing.many", "framing.large"}
+
 for _case in UNDERSTOOD:
-    RUNNER_FRAMING.enter(_case.check_id, _case.title, FRAMING_SECTION)(_understood(_case))
+    _needs: Needs = "access" if _case.check_id in _MUCH else "nothing"
+    RUNNER_FRAMING.enter(_case.check_id, _case.title, FRAMING_SECTION, needs=_needs)(_understood(_case))
 
 
 def _goodbye(link: RunnerLink) -> Message:
@@ -88,7 +92,11 @@ def _early(lab: RunnerLab) -> None:
 
 
 @RUNNER_FRAMING.enter(
-    "framing.largest", "A frame of exactly max_frame (16 MiB) is understood.", "Bounds", level="should"
+    "framing.largest",
+    "A frame of exactly max_frame (16 MiB) is understood.",
+    "Bounds",
+    level="should",
+    needs="access",
 )
 def _largest(lab: RunnerLab) -> None:
     with lab.fresh() as link:

@@ -119,7 +119,8 @@ _NULL_ANSWERS: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = (
         "too-deep",
         "A body that nests more than 256 levels deep is answered -32700.",
         ErrorCode.PARSE_ERROR,
-        (_nested(_DEEPEST + 1), _nested(100_000), b"[" * 200_000),
+        # Together they stay below what a runner takes from a client that has not authenticated.
+        (_nested(_DEEPEST + 1), _nested(10_000), b"[" * 20_000),
     ),
 )
 for _name, _title, _code, _bodies in _NULL_ANSWERS:
@@ -242,7 +243,10 @@ def _wrong_answers(lab: RunnerLab) -> None:
 
 
 @RUNNER_MESSAGES.enter(
-    "messages.pipelined", "1,000 requests in one write are answered, each exactly once and under its id.", _SECTION
+    "messages.pipelined",
+    "1,000 requests in one write are answered, each exactly once and under its id.",
+    _SECTION,
+    needs="access",
 )
 def _pipelined(lab: RunnerLab) -> None:
     link = lab.link()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
+from utter_protocol.audit import AuditSource
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.messages import encode
 from utter_protocol.methods import (
     ActionResult,
     CommandResult,
@@ -23,6 +25,7 @@ from utter_protocol.methods import (
     WireError,
 )
 from utter_runner.actions.gate import decision_name
+from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Confirm, Deny, Origin
 from utter_runner.supervision.dialect import decode_answer
 from utter_runner.supervision.work import Work
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from utter_protocol.methods import Provenance
     from utter_runner.actions.gate import ActionGate
     from utter_runner.policy import Decision
+    from utter_runner.policy.marks import Mark
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -40,6 +45,7 @@ logger = logging.getLogger(__name__)
 ROUTER = "router.plan@1"
 MAX_UTTERANCE = 4000
 MAX_STEPS = 32
+_SPOKEN = AuditSource(kind="voice")
 
 
 class Commands:
@@ -51,6 +57,7 @@ class Commands:
         timeout: seconds for the router and for each action.
         router_wait: seconds to wait for a router that is restarting.
         emit: told of plans and results.
+        mark_in: returns the lowest mark that the handles in a piece of JSON have for a plugin that holds them.
     """
 
     def __init__(
@@ -61,12 +68,14 @@ class Commands:
         timeout: float,
         router_wait: float,
         emit: Callable[[dict[str, Any]], None],
+        mark_in: Callable[[bytes, str], Mark] = lambda _message, _plugin: "user",
     ) -> None:
         self._supervisor = supervisor
         self._gate = gate
         self._timeout = timeout
         self._router_wait = router_wait
         self._emit = emit
+        self._mark_in = mark_in
 
     async def command(
         self,
@@ -74,9 +83,12 @@ class Commands:
         *,
         session: str,
         provenance: Provenance,
+        llm: bool = False,
         on_phase: Callable[[Any], None] = lambda _phase: None,
         context: dict[str, Any] | None = None,
         timeout: float | None = None,
+        requesters: frozenset[Requester] = frozenset(),
+        source: AuditSource = _SPOKEN,
     ) -> CommandResult:
         """Do what an utterance asks for.
 
@@ -84,9 +96,12 @@ class Commands:
             utterance: at most 4,000 characters.
             session: the id that events carry.
             provenance: the most trust that any step of the plan may have.
+            llm: whether a language model had a part in what is given.
             on_phase: told of planning, confirming and acting.
             context: passed to the router.
             timeout: seconds for the router and for each action; None takes the configured one.
+            requesters: the clients that asked for it, who may not confirm it.
+            source: who asks, for the audit trail.
 
         Raises:
             RpcError: -32602 for an utterance that is too long; -32005, -32000 or -32001 when there is no router or it
@@ -100,7 +115,7 @@ class Commands:
             )
         limit = self._timeout if timeout is None else timeout
         started = trio.current_time()
-        work = Work(provenance, session)
+        work = Work(provenance, session, llm=llm, requesters=requesters)
         plan = await self._plan(utterance, context or {}, limit, work)
         latency = {"router": _since(started)}
         self._emit({"event": "plan", "session": session, "steps": msgspec.to_builtins(plan.steps)})
@@ -111,14 +126,15 @@ class Commands:
                 detail=plan.detail or "That was not understood as a command.",
                 latency_ms=latency,
             )
-        # What the router read from the screen while it planned, or had others read, taints all of its plan.
-        origin = Origin(provenance=provenance, session=session, sources=work.sources)
+        # What the router read from the screen while it planned, or had others read, taints all of its plan; so does
+        # what a language model said to it.
+        origin = Origin(provenance=provenance, session=session, sources=work.sources, llm=work.llm)
         results: list[StepResult] = []
         for step in plan.steps:
             if results and not results[-1].ok:
                 result = StepResult(op=step.op, ok=False, detail="Not run: an earlier step failed.")
             else:
-                result = await self._step(step, origin, limit, on_phase, latency)
+                result = await self._step(step, origin, limit, on_phase, latency, requesters=requesters, source=source)
             results.append(result)
             self._emit({"event": "result", "session": session, "result": msgspec.to_builtins(result)})
         failed = next((one for one in results if not one.ok), None)
@@ -131,6 +147,7 @@ class Commands:
         params = PlanParams(utterance=utterance, context=context)
         raw = await router.call("router.plan", params, timeout=timeout, work=work.below(router.id, "router.plan"))
         plan = decode_answer(raw, PlanResult, "router.plan", router.id)
+        work.receive(self._mark_in(encode(plan), router.id), HANDLE)
         if len(plan.steps) > MAX_STEPS:
             raise RpcError(
                 ErrorCode.PLUGIN_FAILED,
@@ -146,6 +163,9 @@ class Commands:
         timeout: float,
         on_phase: Callable[[Any], None],
         latency: dict[str, float],
+        *,
+        requesters: frozenset[Requester],
+        source: AuditSource,
     ) -> StepResult:
         clock = _StepClock(latency)
         decisions: list[Decision] = []
@@ -170,7 +190,15 @@ class Commands:
         error: RpcError | None = None
         result = ActionResult(ok=False)
         try:
-            raw = await self._gate.run_step(step, origin, timeout=timeout, on_phase=phase, on_decision=decided)
+            raw = await self._gate.run_step(
+                step,
+                origin,
+                timeout=timeout,
+                on_phase=phase,
+                on_decision=decided,
+                requesters=requesters,
+                source=source,
+            )
             result = decode_answer(raw, ActionResult, "action.invoke", plugin)
         except RpcError as caught:
             error = caught

@@ -32,4 +32,5 @@ def _op_rule(op: OpConfig) -> OpRule:
         schema=op.schema,
         rate=None if op.rate is None else parse_rate(op.rate),
         from_llm=op.from_llm,
+        spoken=op.spoken,
     )

@@ -13,6 +13,7 @@ import typer
 
 from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.audio import group as audio
+from utter_runner.cli.audit import audit
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
@@ -21,6 +22,7 @@ from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
 from utter_runner.cli.text import document
+from utter_runner.cli.tokens import group as tokens
 
 if TYPE_CHECKING:
     from utter_sdk.client import Client
@@ -55,6 +57,8 @@ app = typer.Typer(
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
+app.add_typer(tokens, name="token")
+app.command("audit")(audit)
 
 
 def run(arguments: list[str]) -> int:
@@ -77,8 +81,9 @@ def say_sentence(
 ) -> Exit:
     """Give the runner a sentence as if it had been spoken.
 
-    Before something consequential the runner asks, and this command asks you. There is no option that answers yes: a
-    confirmation is for a person. Where stdin or stderr is no terminal, what needs a confirmation is not done.
+    Before something consequential the runner asks: on the desktop, and where `utter confirm` runs. Whoever asks for an
+    action may not confirm it, so this command asks you only what plugins want to know, or with [policy] self_confirm.
+    There is no option that answers yes: a confirmation is for a person.
     """
     with Target(socket, token_file).connect() as client:
         result = _command(client, sentence, provenance)
@@ -125,6 +130,28 @@ def listen(
         if file is None or data is None:
             return live(client, as_json=as_json)
         return from_file(client, file, data, as_json=as_json)
+
+
+@app.command()
+@_guarded
+def confirm(
+    once: Annotated[bool, typer.Option("--once", help="End after one question.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="Only show what waits for an answer.")] = False,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Wait for what the runner asks before it acts, and answer it.
+
+    Whoever asks for an action may not confirm it, so `utter say` is answered here, in another terminal, or on the
+    desktop. With --once: exit code 0 for a yes, 3 for anything else.
+    """
+    from utter_runner.cli.confirm import answer_questions, show_questions  # noqa: PLC0415 - only this command needs it
+
+    with Target(socket, token_file).connect() as client:
+        if show:
+            return show_questions(client, as_json=as_json)
+        return answer_questions(client, once=once, as_json=as_json)
 
 
 @app.command()

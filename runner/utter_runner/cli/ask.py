@@ -1,4 +1,4 @@
-"""Asking the person at the terminal whether an action may happen (`host.confirm`).
+"""Asking the person at the terminal whether an action may happen (`host.confirm`), or a package may be installed.
 
 Rules here: only a person can confirm, so there is no option that answers for one, and nothing is asked where stdin or
 stderr is no terminal; what was typed before the question was shown does not count; no answer is "no".
@@ -11,6 +11,7 @@ import select
 import sys
 import termios
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from utter_runner.cli.text import harmless_lines
@@ -26,21 +27,40 @@ _LINE_BYTES = 4096
 
 
 def serve_confirm(client: Client, busy: Busy | None = None) -> None:
-    """Answer `host.confirm` on `client` by asking at the terminal; without one the client refuses with -32601."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    stdin = sys.stdin.fileno()
+    """Answer `host.confirm` on `client` by asking at the terminal; without one the client refuses with -32601.
 
-    def confirm(params: dict[str, Any]) -> dict[str, bool]:
-        if busy is None:
-            return {"approved": ask(params, stdin, client.fileno(), client.withdrawn)}
-        with busy.paused():
-            return {"approved": ask(params, stdin, client.fileno(), client.withdrawn)}
+    What this client asks for itself is asked elsewhere, and this says so.
+    """
+
+    def elsewhere(params: dict[str, Any]) -> None:
+        with nullcontext() if busy is None else busy.paused():
+            _show("The runner asks elsewhere before it acts, on the desktop or where `utter confirm` runs:")
+            for line in harmless_lines(params.get("text", "")):
+                _show(f"  {line}")
+
+    client.on_notification("confirm.elsewhere", elsewhere)
+    if not at_a_terminal():
+        return
+
+    def confirm(params: dict[str, Any]) -> dict[str, Any]:
+        with nullcontext() if busy is None else busy.paused():
+            return answer_confirm(client, params)[1]
 
     client.on_request("host.confirm", confirm)
 
 
-def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable[[], bool]) -> bool:
+def at_a_terminal() -> bool:
+    """Whether a person can be asked here."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def answer_confirm(client: Client, params: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Ask at the terminal; return whether a person answered, and what to answer the runner."""
+    answer = ask(params, sys.stdin.fileno(), client.fileno(), client.withdrawn)
+    return answer is not None, {"approved": answer is True, "digest": str(params.get("digest", ""))}
+
+
+def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable[[], bool]) -> bool | None:
     """Show the question and wait for a line.
 
     Args:
@@ -50,8 +70,8 @@ def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable
         withdrawn: says so.
 
     Returns:
-        True for "y" or "yes"; False for anything else, the end of input, a question that was withdrawn, and when the
-        time is over.
+        True for "y" or "yes", False for anything else and the end of input; None for no answer: the question was
+        withdrawn, or the time is over.
     """
     timeout_ms = int(params.get("timeout_ms", _DEFAULT_TIMEOUT_MS))
     deadline = time.monotonic() + timeout_ms / 1000
@@ -68,7 +88,21 @@ def ask(params: dict[str, Any], stdin: int, connection: int, withdrawn: Callable
     if isinstance(answer, bytes):
         return answer.strip().lower() in {b"y", b"yes"}
     _show(answer)
-    return False
+    return None
+
+
+def agreed(question: str) -> bool | None:
+    """Ask a question that is not the runner's, and wait for a line as long as it takes.
+
+    Returns:
+        Whether it is "y" or "yes"; None if there is no terminal to ask on.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    stdin = sys.stdin.fileno()
+    termios.tcflush(stdin, termios.TCIFLUSH)
+    _show(f"{question} [y/N] ", end="")
+    return os.read(stdin, _LINE_BYTES).strip().lower() in {b"y", b"yes"}
 
 
 def _wait(stdin: int, connection: int, withdrawn: Callable[[], bool], deadline: float) -> bytes | str:

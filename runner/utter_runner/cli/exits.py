@@ -24,7 +24,7 @@ class Exit(IntEnum):
     USAGE = 2
     """The command line, or a file named on it, is wrong."""
     BLOCKED = 3
-    """Policy denied a step, it was not confirmed, or the runner does not accept this client."""
+    """Policy denied a step, it was not confirmed, this client is not accepted, or a package was not agreed to."""
     UNAVAILABLE = 4
     """The runner, a plugin or the microphone cannot be reached, or did not answer in time."""
     ASKS = 5

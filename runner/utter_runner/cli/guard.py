@@ -15,6 +15,7 @@ from utter_protocol.errors import RpcError
 from utter_runner.cli.connection import UsageError
 from utter_runner.cli.exits import Exit, of_error
 from utter_runner.cli.text import document, harmless
+from utter_runner.operate.errors import OperateError, Untrusted
 from utter_sdk.client import RunnerUnavailable
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ def _forget_output() -> None:
 def _run(body: Callable[[], Exit], *, as_json: bool) -> Exit:
     try:
         return body()
-    except UsageError as error:
-        return _fail(Exit.USAGE, "usage", str(error), as_json=as_json)
+    except (UsageError, OperateError) as error:
+        blocked = isinstance(error, Untrusted)
+        code, kind = (Exit.BLOCKED, "untrusted") if blocked else (Exit.USAGE, "usage")
+        return _fail(code, kind, str(error), as_json=as_json)
     except UnicodeEncodeError:
         return _fail(Exit.USAGE, "usage", "An argument is not text in UTF-8.", as_json=as_json)
     except RunnerUnavailable as error:

@@ -10,28 +10,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from utter_protocol import PROTOCOL
-from utter_protocol.capabilities import load_registry
-from utter_protocol.manifest import (
-    Manifest,
-    ManifestError,
-    current_platform,
-    unknown_permissions,
-    unmet_conditions,
-)
+from utter_protocol.manifest import ManifestError
 from utter_protocol.packages import (
     MANIFEST_NAME,
     Package,
     PackageError,
     all_packages,
     check_package,
-    missing_for,
     user_directories,
 )
 from utter_protocol.settings import check_manifest
-from utter_runner import __version__
 from utter_runner.cli.connection import UsageError
 from utter_runner.config import Config, ConfigError, default_config_path, load_config
+from utter_runner.operate.condition import oddities, unmet_here
 
 
 def installed(config_path: str | None) -> list[dict[str, Any]]:
@@ -43,13 +34,18 @@ def installed(config_path: str | None) -> list[dict[str, Any]]:
     Raises:
         UsageError: the configuration cannot be used.
     """
-    config = _config(config_path)
+    config = configuration(config_path)
     entries = {entry.id for entry in config.plugin if entry.enabled}
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(os.environ)]
     return [{**_described(name, found), "configured": name in entries} for name, found in all_packages(directories)]
 
 
-def _config(path: str | None) -> Config:
+def configuration(path: str | None) -> Config:
+    """The runner's configuration, from a file or from where it usually is; an empty one if that is not there.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
     place = Path(path) if path is not None else default_config_path(os.environ)
     if path is None and not place.exists():
         return Config()
@@ -71,18 +67,11 @@ def _described(name: str, found: Package | PackageError) -> dict[str, Any]:
             problems = str(error).splitlines()
         else:
             version, kind = manifest.version, manifest.kind
-            problems = _unmet(manifest)
+            problems = unmet_here(manifest)
             if manifest.name != name:
                 problems.append(f"{path} is of a plugin named {manifest.name}.")
     bundled = isinstance(found, Package) and found.bundled
     return {"id": name, "version": version, "kind": kind, "path": path, "bundled": bundled, "problems": problems}
-
-
-def _unmet(manifest: Manifest) -> list[str]:
-    """Why the runner of this installation would not start it."""
-    reasons = unmet_conditions(manifest, runner=__version__, protocol=PROTOCOL, platform=current_platform())
-    missing = missing_for(manifest.runtime)
-    return [*reasons, missing] if missing else reasons
 
 
 def examine(path: str) -> dict[str, Any]:
@@ -102,8 +91,7 @@ def examine(path: str) -> dict[str, Any]:
         lines = str(error).splitlines()
         problems = [{**one._asdict(), "text": text} for one, text in zip(error.problems, lines, strict=True)]
         return {"ok": False, "manifest": str(file), "problems": problems, "warnings": []}
-    findings = load_registry().classify([*manifest.provides, *manifest.requires])
-    warnings = [*findings.warnings, *unknown_permissions(manifest.permissions), *_unmet(manifest)]
+    warnings = [*oddities(manifest), *unmet_here(manifest)]
     try:
         check_package(file)
     except PackageError as error:

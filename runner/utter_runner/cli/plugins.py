@@ -1,6 +1,6 @@
 """`utter plugins`: what runs, what lies on disk, and whether either is in order.
 
-Rules here: `list` and `validate` ask the runner; `available`, `check` and `new` need none, and start nothing.
+Rules here: `list` and `validate` ask the runner; the others need none, and start nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
+from utter_runner.cli import installing
 from utter_runner.cli.connection import Target
 from utter_runner.cli.exits import Exit, of_validation
 from utter_runner.cli.options import Json, Socket, TokenFile, fetch, guarded
 from utter_runner.cli.text import document, harmless, harmless_lines
 
 group = typer.Typer(
-    help="Show the plugins, check them, begin a new one. Without a command: list.", rich_markup_mode=None
+    help="Show the plugins, check, install and begin them. Without a command: list.", rich_markup_mode=None
 )
 
 
@@ -44,7 +45,7 @@ def _list(*, as_json: bool, socket: str | None, token_file: str | None) -> Exit:
 def without_command(
     context: typer.Context, as_json: Json = False, socket: Socket = None, token_file: TokenFile = None
 ) -> None:
-    """Show the plugins, check them, begin a new one. Without a command: list."""
+    """Show the plugins, check, install and begin them. Without a command: list."""
     if context.invoked_subcommand is None:
         guarded(_list)(as_json=as_json, socket=socket, token_file=token_file)
     for name in context.params:
@@ -154,3 +155,7 @@ def new(
     if made["tests"]:
         print(harmless(f"python -m pytest {shlex.quote(made['directory'])}"))
     return Exit.DONE
+
+
+for _command in (installing.install, installing.update, installing.remove, installing.digest):
+    group.command()(_command)

@@ -121,6 +121,8 @@ def print_status(out: Console, status: Mapping[str, Any]) -> None:
         grid.add_row(label, cell(text))
     if status.get("content_logging"):
         grid.add_row("Log", Text("what is said and shown is written to the log", style="yellow"))
+    if trouble := status.get("audit", {}).get("detail"):
+        grid.add_row("Audit", cell(trouble, "yellow"))
     for warning in status.get("warnings", ()):
         grid.add_row("Warning", cell(warning, "yellow"))
     out.print(grid)
@@ -167,6 +169,22 @@ def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]]) -> None:
     out.print(table)
     for plugin in plugins:
         _print_trouble(out, plugin)
+    if any((plugin.get("sandbox") or {}).get("wrappers") for plugin in plugins):
+        for plugin in plugins:
+            _print_permissions(out, plugin)
+
+
+def _print_permissions(out: Console, plugin: Mapping[str, Any]) -> None:
+    """One line for a plugin that names permissions: which of them a sandbox was shown to hold back."""
+    sandbox = plugin.get("sandbox") or {}
+    states = [f"{one.get('name', '?')} {_held(one)}" for one in sandbox.get("permissions", ())]
+    what = ", ".join(states) or "no permissions"
+    how = "in the sandbox" if sandbox.get("wrappers") else "without a sandbox"
+    out.print(Text.assemble(cell(plugin.get("id", "?"), "bold"), f" {how}: ", cell(what)))
+
+
+def _held(state: Mapping[str, Any]) -> str:
+    return "enforced" if state.get("enforced") else "advisory"
 
 
 def _print_trouble(out: Console, plugin: Mapping[str, Any]) -> None:

@@ -62,9 +62,19 @@ def print_validation(plugin: str, answer: Mapping[str, Any]) -> None:
         grid.add_row("Deprecated", cell(_deprecation(one), "yellow"))
     for one in answer.get("warnings", ()):
         grid.add_row("Warning", cell(one, "yellow"))
-    for one in answer.get("permissions", ()):
-        grid.add_row("Permission", cell(f"{one.get('name', '?')}: {'enforced' if one.get('enforced') else 'advisory'}"))
+    sandbox = answer.get("sandbox") or {}
+    if sandbox:
+        grid.add_row("Sandbox", cell(", ".join(map(str, sandbox.get("wrappers") or ["none"]))))
+    for label, states in (("Permission", answer.get("permissions", ())), ("Kept off", sandbox.get("besides", ()))):
+        for one in states:
+            grid.add_row(label, cell(_permission(one, sandbox.get("reasons") or {})))
     out.print(grid)
+
+
+def _permission(one: Mapping[str, Any], reasons: Mapping[str, Any]) -> str:
+    reason = reasons.get(one.get("name", ""))
+    state = "enforced" if one.get("enforced") else "advisory"
+    return f"{one.get('name', '?')}: {state}{f' ({reason})' if reason else ''}"
 
 
 def _deprecation(one: Mapping[str, Any]) -> str:

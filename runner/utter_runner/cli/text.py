@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from utter_protocol.printable import harmless
 
-def harmless(text: object) -> str:
-    r"""One line of printable text.
-
-    Control characters (ESC among them), line ends, bidirectional and zero-width marks, and lone surrogates come out as
-    `\x1b`, `\u202e` and the like, so that they neither act on the terminal nor hide anything from the reader.
-    """
-    line = str(text)
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in line)
+__all__ = ["document", "harmless", "harmless_lines"]
 
 
 def harmless_lines(text: object) -> list[str]:

@@ -18,9 +18,11 @@ import trio
 from msgspec import Raw
 
 from utter_protocol import ABI, PROTOCOL
+from utter_protocol.audit import AuditSource
 from utter_protocol.contracts import FOR_THE_RUNNER
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
+from utter_protocol.messages import encode
 from utter_protocol.methods import (
     CommandParams,
     ExplainParams,
@@ -28,35 +30,47 @@ from utter_protocol.methods import (
     PlannedStep,
     PolicyListResult,
     Provenance,
+    QuestionsResult,
     RunnerInvokeParams,
     SessionReport,
     SpeakRequest,
     ValidateParams,
+    ValidateResult,
     WireError,
 )
 from utter_runner.actions.gate import explained
 from utter_runner.clients.microphone import Listeners
-from utter_runner.policy import Origin
+from utter_runner.confirm.surfaces import Surface
+from utter_runner.dataplane.asked import HANDLE
+from utter_runner.policy import Origin, lower
+from utter_runner.policy.marks import provenance_of
+from utter_runner.rpc.credentials import program_of
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
 from utter_runner.rpc.tasks import RequestTasks
+from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
+    from utter_protocol.methods import SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
+    from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
     from utter_runner.host.subscriptions import Subscriptions
+    from utter_runner.rpc.credentials import Credentials
     from utter_runner.rpc.peer import Peer
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
 
 # Methods that do something to the world when they are called; the gate knows the one, nobody may call the others.
 _GATED = "action.invoke"
+_SOMEBODY = AuditSource(kind="client")
 _FORBIDDEN_PREFIXES = ("protocol.", "stream.", "$/", *FOR_THE_RUNNER)
 
 
@@ -68,6 +82,17 @@ class Speaker(Protocol):
 
     def hush(self) -> bool:
         """End what is spoken; whether anything was."""
+
+
+class Party(Surface, Protocol):
+    """What the API needs of a connection."""
+
+    @property
+    def requester(self) -> Requester:
+        """Who is at its other end."""
+
+    def attend(self) -> None:
+        """Ask the person behind it from now on."""
 
 
 class Voice(Protocol):
@@ -85,7 +110,7 @@ class Voice(Protocol):
     def cancel(self) -> bool:
         """Give the session up; whether there was one."""
 
-    async def listen_wav(self, pcm: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(self, pcm: bytes, timeout: float, requesters: frozenset[Requester]) -> SessionReport:
         """One session from f32le 16 kHz mono audio."""
 
 
@@ -104,6 +129,7 @@ class ClientApi:
         registry: the capability registry.
         gate: the way to actions.
         commands: the way from text to actions.
+        confirmer: knows which questions are open.
         voice: the spoken session.
         speaker: speaks texts.
         microphone: what `audio.open` holds.
@@ -112,6 +138,7 @@ class ClientApi:
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
+        sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
     """
@@ -123,6 +150,7 @@ class ClientApi:
         registry: Registry,
         gate: ActionGate,
         commands: Commands,
+        confirmer: Confirmer,
         voice: Voice,
         speaker: Speaker,
         microphone: Microphone,
@@ -131,6 +159,7 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
+        sandbox: Callable[[str, Iterable[str]], SandboxState],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -138,6 +167,8 @@ class ClientApi:
         self._registry = registry
         self._gate = gate
         self._commands = commands
+        self._confirmer = confirmer
+        self._parties: dict[Peer, Party] = {}
         self._voice = voice
         self._speaker = speaker
         self._listeners = Listeners(microphone)
@@ -146,12 +177,18 @@ class ClientApi:
         self._streams = streams
         self._data = data
         self._status = status
+        self._sandbox = sandbox
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
+            "runner.command": self._start_command,
+            "runner.listen": self._start_listen,
+            "confirm.list": self._questions,
+            "confirm.attend": self._attend,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
             "runner.validate_plugin": self._validate,
@@ -172,8 +209,6 @@ class ClientApi:
             **{method: partial(self._on_data, method) for method in data.methods},
         }
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
-            "runner.command": self._command,
-            "runner.listen": self._listen,
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
             "audio.devices": lambda _params: self._devices(),
@@ -194,8 +229,16 @@ class ClientApi:
             raise RpcError(ErrorCode.METHOD_NOT_FOUND, f"there is no method {method!r}", {"method": method})
         self._tasks.start(peer, request_id, method, partial(waiting, params))
 
+    def welcome(self, peer: Peer, party: Party, credentials: Credentials) -> None:
+        """A connection is there: take note of who it is, while the process is; it counts for what it asks for."""
+        self._parties[peer] = party
+        program = program_of(credentials.pid)
+        self._sources[peer] = AuditSource(kind="client", pid=credentials.pid, program=program)
+
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
+        self._parties.pop(peer, None)
+        self._sources.pop(peer, None)
         self._listeners.close(peer)
         self._streams.forget(peer)
         self._data.forget(peer)
@@ -223,9 +266,11 @@ class ClientApi:
                 f"{params.method} cannot be called through runner.invoke",
                 {"method": params.method},
             )
-        self._data.carry(params.params, peer, instance.id)
-        on_reply = partial(self._bring_back, instance.id, peer, request_id)
-        sent = instance.request(params.method, params.params, on_reply, timeout=timeout)
+        # What a client asks of a plugin by itself says nothing about the user.
+        work = Work("screen", requesters=self._requesters(peer)).below(instance.id, params.method)
+        self._data.carry(params.params, peer, instance.id, work.mark)
+        on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
+        sent = instance.request(params.method, params.params, on_reply, timeout=timeout, work=work)
         if sent is not None:
             peer.on_cancel(request_id, partial(instance.cancel, sent))
 
@@ -240,24 +285,41 @@ class ClientApi:
         step = PlannedStep(
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
-        origin = Origin(provenance=params.provenance, plugin=instance.id)
+        work = Work(params.provenance, requesters=self._requesters(peer))
+        work.receive(self._data.mark_in(encode(params.args), peer), HANDLE)
+        origin = Origin(provenance=params.provenance, plugin=instance.id, sources=work.sources, llm=work.llm)
 
         def on_phase(phase: GatePhase) -> None:
             # Before it may run, the plugin gets nothing.
             if phase == "acting":
-                self._data.carry(raw, peer, instance.id)
+                self._data.carry(raw, peer, instance.id, work.mark)
 
-        on_reply = partial(self._bring_back, instance.id, peer, request_id)
-        submission = self._gate.submit(step, origin, on_reply, timeout=timeout, on_phase=on_phase)
+        on_reply = partial(self._bring_back, instance.id, work, peer, request_id)
+        submission = self._gate.submit(
+            step, origin, on_reply, timeout=timeout, on_phase=on_phase, work=work, source=self._sources.get(peer)
+        )
         peer.on_cancel(request_id, submission.cancel)
 
-    def _bring_back(
-        self, plugin: str, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
+    def _bring_back(  # noqa: PLR0917 - the last two are a reply's
+        self, plugin: str, work: Work, peer: Peer, request_id: RequestId, result: Raw | None, error: RpcError | None
     ) -> None:
         """Answer a client with what a plugin answered, and the handles in it."""
         if result is not None:
-            self._data.carry(result, plugin, peer)
+            self._data.carry(result, plugin, peer, work.mark)
         relay(peer, request_id, result, error)
+
+    # ---- who asks, and who is asked
+
+    def _requesters(self, peer: Peer) -> frozenset[Requester]:
+        return frozenset({self._parties[peer].requester})
+
+    def _questions(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
+        peer.reply_object(request_id, QuestionsResult(questions=self._confirmer.questions()))
+
+    def _attend(self, peer: Peer, request_id: RequestId, params: Raw) -> None:
+        self._parties[peer].attend()
+        self._questions(peer, request_id, params)
+        self._confirmer.join(self._parties[peer])
 
     # ---- looking
 
@@ -271,32 +333,33 @@ class ClientApi:
         findings = self._registry.classify(declared)
         missing = self._supervisor.missing(instance)
         refusal = None if instance.running else instance.refusal
+        sandbox = self._sandbox(instance.id, instance.permissions)
         error = None
         if refusal is not None:
             error = WireError(code=refusal.code, message=refusal.message, data=refusal.data)
         peer.reply_object(
             request_id,
-            {
-                "ok": handshake is not None and not missing and instance.running,
-                "negotiated": (
+            ValidateResult(
+                ok=handshake is not None and not missing and instance.running,
+                negotiated=(
                     {"protocol": handshake.negotiated.protocol, "abi": handshake.negotiated.abi}
                     if handshake
                     else {"protocol": PROTOCOL, "abi": ABI}
                 ),
-                "status": instance.status,
-                "detail": instance.detail,
-                "error": error,
-                "unknown_capabilities": [*findings.unknown, *findings.malformed],
-                "missing_requires": missing,
-                "deprecations": [
+                status=instance.status,
+                detail=instance.detail,
+                error=error,
+                unknown_capabilities=[*findings.unknown, *findings.malformed],
+                missing_requires=missing,
+                deprecations=[
                     {"capability": one, **msgspec.structs.asdict(deprecation)}
                     for one in findings.deprecated
                     if (deprecation := self._registry.deprecation(one)) is not None
                 ],
-                "warnings": list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
-                # Plugins run with the user's rights: nothing is enforced, and the answer says so.
-                "permissions": [{"name": name, "enforced": False, "advisory": True} for name in instance.permissions],
-            },
+                warnings=list(handshake.warnings if handshake else (*instance.spec.warnings, *findings.warnings)),
+                permissions=sandbox.permissions,
+                sandbox=sandbox,
+            ),
         )
 
     def _explain(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
@@ -320,15 +383,23 @@ class ClientApi:
 
     # ---- doing
 
-    async def _command(self, raw: Raw) -> object:
+    def _start_command(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        requesters, source = self._requesters(peer), self._sources.get(peer, _SOMEBODY)
+        self._tasks.start(peer, request_id, "runner.command", partial(self._command, peer, requesters, source, raw))
+
+    async def _command(self, peer: Peer, requesters: frozenset[Requester], source: AuditSource, raw: Raw) -> object:
         params = decode_params(raw, CommandParams)
         self._sessions += 1
+        mark = self._data.mark_in(encode(params), peer)
         return await self._commands.command(
             params.utterance,
             session=f"command-{os.getpid()}-{self._sessions}",
-            provenance=params.provenance,
+            provenance=lower(params.provenance, provenance_of(mark)),
+            llm=mark == "llm",
             context=params.context,
             timeout=seconds_of(params.timeout_ms, self._timeout),
+            requesters=requesters,
+            source=source,
         )
 
     async def _snapshot(self, raw: Raw) -> object:
@@ -338,7 +409,10 @@ class ClientApi:
         params = decode_params(raw, SpeakRequest)
         return await self._speaker.speak(params.text, params.voice, timeout=seconds_of(params.timeout_ms, TIMEOUT_CAP))
 
-    async def _listen(self, raw: Raw) -> object:
+    def _start_listen(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        self._tasks.start(peer, request_id, "runner.listen", partial(self._listen, self._requesters(peer), raw))
+
+    async def _listen(self, requesters: frozenset[Requester], raw: Raw) -> object:
         params = decode_params(raw, ListenParams)
         timeout = seconds_of(params.timeout_ms, self._timeout)
         try:
@@ -347,7 +421,7 @@ class ClientApi:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
         except ValueError as error:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
-        return await self._voice.listen_wav(pcm, timeout)
+        return await self._voice.listen_wav(pcm, timeout, requesters)
 
     def _audio_of(self, wav_b64: str) -> bytes:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""

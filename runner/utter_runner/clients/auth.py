@@ -1,21 +1,30 @@
 """Who may use the socket.
 
 Rules here: default-deny once `[socket]` is configured; the peer's uid comes first, then the binary (device and inode of
-/proc/PID/exe, held through a pidfd so that a recycled pid opens nothing), else a token compared in constant time.
+/proc/PID/exe, held through a pidfd so that a recycled pid opens nothing), else a token compared in constant time: the
+configured one, or one that `utter token` made.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from utter_runner.rpc.credentials import Credentials, runs_one_of
+from utter_runner.rpc.credentials import Allowed, Credentials
 
 if TYPE_CHECKING:
     import socket
 
+    from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
+    from utter_runner.config.tokens import StoredToken
+
+
+class Grant(NamedTuple):
+    """What a client was let in for by `runner.auth`: an entry of the file of tokens, or None for the configured one."""
+
+    stored: StoredToken | None = None
 
 
 class Admission:
@@ -23,10 +32,13 @@ class Admission:
 
     Args:
         config: the `[socket]` section, or None when there is none: then the same user is let in.
+        tokens: those that `utter token` made; None for none.
     """
 
-    def __init__(self, config: SocketConfig | None) -> None:
+    def __init__(self, config: SocketConfig | None, tokens: TokenStore | None = None) -> None:
         self._config = config
+        self._tokens = tokens
+        self._allowed = Allowed(config.allow_binaries) if config is not None else None
 
     @property
     def open_to_user(self) -> bool:
@@ -39,18 +51,29 @@ class Admission:
             return f"uid {credentials.uid} is not the user of this runner"
         return None
 
-    def admits_at_once(self, connection: socket.socket, credentials: Credentials) -> bool:
-        """Whether the peer needs no token."""
-        if self._config is None or self._config.allow_same_uid:
-            return True
-        return self._is_allowed_binary(connection, credentials)
+    def needs_token(self, connection: socket.socket, credentials: Credentials) -> str | None:
+        """Return why the peer is not let in without a token, in one phrase, or None if it is."""
+        if self._config is None or self._allowed is None or self._config.allow_same_uid:
+            return None
+        if not self._config.allow_binaries:
+            return "it showed no token"
+        return self._allowed.refuses(connection, credentials.pid)
 
     def token_matches(self, token: str) -> bool:
-        """Compare a token in constant time; without a configured one nothing matches."""
+        """Compare with the configured token, in constant time; without one nothing matches."""
         wanted = self._config.token if self._config is not None else None
         return wanted is not None and hmac.compare_digest(token.encode(), wanted.encode())
 
-    def _is_allowed_binary(self, connection: socket.socket, credentials: Credentials) -> bool:
-        if self._config is None or not self._config.allow_binaries:
+    def grant(self, token: str) -> Grant | None:
+        """Return what a token opens the socket by, None if it is not right. Every token is compared with all."""
+        configured = self.token_matches(token)
+        stored = self._tokens.matching(token) if self._tokens is not None else None
+        if stored is not None:
+            return Grant(stored)
+        return Grant() if configured else None
+
+    def withdrawn(self, grant: Grant) -> bool:
+        """Whether the token that a client was let in for has been revoked since."""
+        if grant.stored is None or self._tokens is None:
             return False
-        return runs_one_of(connection, credentials.pid, self._config.allow_binaries)
+        return not self._tokens.holds(grant.stored)

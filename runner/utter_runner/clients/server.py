@@ -1,8 +1,9 @@
 """Accepting clients and telling the authenticated from the others.
 
-Rules here: an unauthenticated peer gets `runner.auth`, five seconds and five tries, and learns nothing about which
-methods exist; accepting never stops because descriptors ran out, it waits; a connection that says nothing is harmless:
-where all places are taken, one that has not authenticated yields its place.
+Rules here: an unauthenticated peer gets `runner.auth`, five seconds, five tries and a few messages, and learns nothing
+about which methods exist; who was let in for a token goes when the token is revoked; accepting never stops because
+descriptors ran out or too many come, it waits; a connection that says nothing is harmless: where all places are taken,
+one that has not authenticated yields its place.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import msgspec
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_protocol.methods import AuthParams, ConfirmParams, ConfirmResult
+from utter_protocol.messages import encode
+from utter_protocol.methods import AuthParams, ConfirmElsewhere, ConfirmParams, ConfirmResult
 from utter_runner.rpc.credentials import Credentials, peer_credentials
+from utter_runner.rpc.interface import bound_error
 from utter_runner.rpc.peer import Peer
+from utter_runner.rpc.rate import Bucket, RateLimit
 from utter_runner.rpc.reactor import READABLE
+from utter_runner.rpc.requesters import requester_of
 
 if TYPE_CHECKING:
     import socket
@@ -28,31 +33,75 @@ if TYPE_CHECKING:
 
     from utter_protocol.messages import RequestId
     from utter_runner.clients.api import ClientApi
-    from utter_runner.clients.auth import Admission
-    from utter_runner.confirm.confirmer import Surface
+    from utter_runner.clients.auth import Admission, Grant
+    from utter_runner.confirm.surfaces import Surface
     from utter_runner.rpc.deadlines import Deadlines
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.interface import Limits
     from utter_runner.rpc.reactor import Reactor
+    from utter_runner.rpc.requesters import Requester
 
 logger = logging.getLogger(__name__)
 
 AUTH_SECONDS = 5.0
 AUTH_TRIES = 5
+AUTH_MESSAGES = 32
+AUTH_BYTES = 64 * 1024
+ACCEPTS_PER_S = 1000
+REVOKED_SECONDS = 2.0
+_REFUSALS_PER_S = 1
+_REFUSALS_AT_ONCE = 20
 _RETRY_SECONDS = 0.2
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class ClientConnection:
-    """One client: the handler of its peer, and a surface on which a person can be asked."""
+class Probation:
+    """What a peer may send before it has authenticated (rpc.rate.Meter): little, and then the connection ends."""
 
-    def __init__(self, server: ClientServer, credentials: Credentials, *, trusted: bool) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._messages = 0
+        self._bytes = 0
+
+    def spend(self, messages: int, size: int) -> float:
+        """Count; nobody waits. Raises RpcError, which names the bound."""
+        self._messages += messages
+        self._bytes += size
+        if self._messages > AUTH_MESSAGES:
+            raise bound_error(self._name, "max_unauthenticated_messages", AUTH_MESSAGES)
+        if self._bytes > AUTH_BYTES:
+            raise bound_error(self._name, "max_unauthenticated_bytes", AUTH_BYTES)
+        return 0.0
+
+
+class ClientConnection:
+    """One client: the handler of its peer, and a surface on which a person can be asked.
+
+    Attributes:
+        requester: the connection and its process, as whoever asks for an action.
+        needs_token: why it may do nothing yet, in one phrase; None when it has been let in.
+        grant: what it was let in for by `runner.auth`; None without.
+    """
+
+    def __init__(
+        self, server: ClientServer, credentials: Credentials, requester: Requester, needs_token: str | None
+    ) -> None:
         self.credentials = credentials
-        self.trusted = trusted
+        self.requester = requester
+        self.needs_token = needs_token
+        self.grant: Grant | None = None
         self._server = server
         self._tries = 0
         self._cannot_ask = False
         self.peer: Peer | None = None
+
+    kind = "client"
+    """As a surface, in the audit trail."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it has been let in."""
+        return self.needs_token is None
 
     def on_request(self, peer: Peer, request_id: RequestId, method: str, params: Raw) -> None:
         """Answer `runner.auth` here, and everything else only to those who are trusted."""
@@ -87,15 +136,28 @@ class ClientConnection:
                 token = msgspec.json.decode(params, type=AuthParams).token
             except (msgspec.MsgspecError, RecursionError):
                 token = ""
-            if not self._server.admission.token_matches(token):
+            self.grant = self._server.admission.grant(token)
+            if self.grant is None:
                 peer.reply_error(request_id, RpcError(ErrorCode.NOT_PERMITTED, "the token is not right"))
                 if self._tries >= AUTH_TRIES:
+                    self._server.refused(self.credentials, f"too many wrong tokens, and {self.needs_token}")
                     peer.close("too many wrong tokens", flush=True)
                 return
-            self.trusted = True
+            self.needs_token = None
+            self._server.let_in(self, peer)
         peer.reply_object(request_id, {"ok": True})
 
-    async def ask(self, params: ConfirmParams) -> bool | None:
+    def attend(self) -> None:
+        """The client says that it can ask a person from now on."""
+        self._cannot_ask = False
+
+    def withhold(self, params: ConfirmParams) -> None:
+        """Tell the client that others are asked about what it asked for (confirm.Surface)."""
+        if self.peer is not None:
+            elsewhere = ConfirmElsewhere(id=params.id, text=params.text, timeout_ms=params.timeout_ms)
+            self.peer.notify("confirm.elsewhere", encode(elsewhere))
+
+    async def ask(self, params: ConfirmParams, abstain: Callable[[], None]) -> ConfirmResult | None:  # noqa: ARG002 - the interface of a surface
         """Ask the person behind this client (confirm.Surface). Raises RpcError."""
         if self.peer is None or self._cannot_ask or not self.trusted:
             return None
@@ -106,10 +168,10 @@ class ClientConnection:
             self._cannot_ask = error.code == ErrorCode.METHOD_NOT_FOUND
             return None
         try:
-            return msgspec.json.decode(raw, type=ConfirmResult).approved
+            return msgspec.json.decode(raw, type=ConfirmResult)
         except (msgspec.MsgspecError, RecursionError):
             logger.warning("client pid %d answered host.confirm with something else", self.credentials.pid)
-            return False
+            return None
 
 
 class ClientServer:
@@ -121,6 +183,7 @@ class ClientServer:
         api: answers the trusted.
         limits: bounds of each client's peer.
         max_clients: how many may be connected.
+        max_requests_per_s, max_bytes_per_s: how much one that was let in may send; 0 for no bound.
         on_refused: told in one sentence when a connection was turned away.
     """
 
@@ -134,6 +197,8 @@ class ClientServer:
         api: ClientApi,
         limits: Limits,
         max_clients: int,
+        max_requests_per_s: int = 0,
+        max_bytes_per_s: int = 0,
         on_refused: Callable[[str], None],
     ) -> None:
         self.admission = admission
@@ -143,9 +208,12 @@ class ClientServer:
         self._deadlines = deadlines
         self._limits = limits
         self._max_clients = max_clients
+        self._rates = (max_requests_per_s, max_bytes_per_s)
         self._on_refused = on_refused
+        self._watches_tokens = False
         self._connections: dict[ClientConnection, None] = {}
         self._stopped = False
+        self._accepted = 0
 
     @property
     def count(self) -> int:
@@ -158,6 +226,12 @@ class ClientServer:
 
     def start(self) -> None:
         """Begin to accept."""
+        now = trio.current_time()
+        self._accepts = Bucket(ACCEPTS_PER_S, ACCEPTS_PER_S, now)
+        self._refusals = Bucket(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, now)
+        self._listen()
+
+    def _listen(self) -> None:
         self._reactor.register(self._listener.fileno(), READABLE, self._accept)
 
     def stop(self) -> None:
@@ -172,6 +246,31 @@ class ClientServer:
         """A connection is closed."""
         self._connections.pop(connection, None)
 
+    def let_in(self, connection: ClientConnection, peer: Peer) -> None:
+        """A connection has authenticated, or need not."""
+        peer.meter = RateLimit(*self._rates, trio.current_time) if any(self._rates) else None
+        if connection.grant is not None and connection.grant.stored is not None and not self._watches_tokens:
+            self._watch_tokens()
+
+    def refused(self, credentials: Credentials, why: str) -> None:
+        """Tell that a connection was turned away, unless that was told too often a moment ago."""
+        self._refusals.credit -= 1
+        if not self._refusals.wait(trio.current_time()):
+            self._on_refused(f"A connection of pid {credentials.pid} was refused: {why}.")
+
+    def _watch_tokens(self) -> None:
+        """Look now and then, while somebody is connected for a token, whether it has been revoked."""
+        self._watches_tokens = False
+        for client in list(self._connections):
+            if client.peer is None or client.grant is None or client.grant.stored is None:
+                continue
+            if self.admission.withdrawn(client.grant):
+                client.peer.close("its token was revoked")
+            else:
+                self._watches_tokens = True
+        if self._watches_tokens:
+            self._deadlines.add(trio.current_time() + REVOKED_SECONDS, self._watch_tokens)
+
     def _accept(self, _events: int) -> None:
         try:
             connection, _ = self._listener.accept()
@@ -179,23 +278,26 @@ class ClientServer:
             return
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS:
-                self._pause(error)
+                logger.error("no client can be accepted: %s", error.strerror)  # noqa: TRY400 - the message says all there is
+                self._pause(_RETRY_SECONDS)
             return
+        self._accepts.credit -= 1
+        if pause := self._accepts.wait(trio.current_time()):
+            self._pause(pause)
         try:
             self._admit(connection)
         finally:
             connection.close()
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, seconds: float) -> None:
         """Stop accepting for a moment: a listener that stays readable would spin the loop."""
-        logger.error("no client can be accepted: %s", error.strerror)
         self._reactor.unregister(self._listener.fileno())
 
         def resume() -> None:
             if not self._stopped:
-                self.start()
+                self._listen()
 
-        self._deadlines.add(trio.current_time() + _RETRY_SECONDS, resume)
+        self._deadlines.add(trio.current_time() + seconds, resume)
 
     def _admit(self, connection: socket.socket) -> None:
         credentials = peer_credentials(connection)
@@ -203,10 +305,11 @@ class ClientServer:
         if refusal is None and len(self._connections) >= self._max_clients and not self._make_room():
             refusal = f"max_clients ({self._max_clients}) are connected"
         if refusal is not None:
-            self._on_refused(f"A connection of pid {credentials.pid} was refused: {refusal}.")
+            self.refused(credentials, refusal)
             return
-        trusted = self.admission.admits_at_once(connection, credentials)
-        client = ClientConnection(self, credentials, trusted=trusted)
+        self._accepted += 1
+        requester = requester_of(connection, self._accepted, credentials.pid)
+        client = ClientConnection(self, credentials, requester, self.admission.needs_token(connection, credentials))
         fd = connection.detach()
         try:
             client.peer = Peer(
@@ -219,10 +322,14 @@ class ClientServer:
                 limits=self._limits,
             )
         except OSError as error:
-            self._on_refused(f"A connection of pid {credentials.pid} was refused: {error.strerror}.")
+            self.refused(credentials, f"{error.strerror}")
             return
         self._connections[client] = None
-        if not trusted:
+        self.api.welcome(client.peer, client, credentials)
+        if client.trusted:
+            self.let_in(client, client.peer)
+        else:
+            client.peer.meter = Probation(client.peer.name)
             self._deadlines.add(trio.current_time() + AUTH_SECONDS, lambda: self._give_up(client))
 
     def _make_room(self) -> bool:
@@ -233,7 +340,7 @@ class ClientServer:
                 return True
         return False
 
-    @staticmethod
-    def _give_up(client: ClientConnection) -> None:
-        if not client.trusted and client.peer is not None:
+    def _give_up(self, client: ClientConnection) -> None:
+        if not client.trusted and client.peer is not None and not client.peer.closed:
+            self.refused(client.credentials, f"it did not authenticate in time, and {client.needs_token}")
             client.peer.close("it did not authenticate in time")

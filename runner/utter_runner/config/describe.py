@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import msgspec
 from msgspec import inspect
 
 _SHOWN = 40
@@ -52,3 +53,14 @@ def got(value: Any, *, secret: bool) -> str:
     if isinstance(value, dict):
         return "a table"
     return "a date or time" if isinstance(value, dt.date | dt.time) else type(value).__name__
+
+
+def without_values(struct: msgspec.Struct, *hidden: str) -> str:
+    """What `repr` of a Struct shows when the values in some of its fields may be secret."""
+    shown = []
+    for name in struct.__struct_fields__:
+        value = getattr(struct, name)
+        if name in hidden and value:
+            value = dict.fromkeys(value, "...") if isinstance(value, dict) else "..."
+        shown.append(f"{name}={value!r}")
+    return f"{type(struct).__name__}({', '.join(shown)})"

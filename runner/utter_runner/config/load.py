@@ -1,7 +1,8 @@
 """From a TOML file to a `Config`, or to a list of everything that is wrong with it.
 
 Rules here: every problem of a file is reported at once, each with file and line; nothing is guessed, corrected or
-ignored. `load_config`, and `place_in` for a message, read the file; everything else is a function of its text.
+ignored. `load_config`, and `place_in` for a message, read the file, and `load_config` looks at the executables that it
+names; everything else is a function of its text.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from msgspec import inspect
 
 from utter_protocol.toml_lines import line_of
 
+from .binaries import binary_warnings
 from .describe import expected, got
 from .policy_checks import policy_problems, policy_warnings
-from .schema import Config, OpConfig, OpName, PluginConfig, PolicyConfig
+from .schema import MIN_TOKEN, Config, OpConfig, OpName, PluginConfig, PolicyConfig
+from .secret import SecretError, find_secret, is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -68,10 +71,33 @@ def load_config(path: str | Path) -> Config:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{path}:{line}: The configuration is not UTF-8."]) from None
     config = parse_config(text, path)
-    if config.socket is not None and config.socket.token is not None and mode & (stat.S_IRGRP | stat.S_IROTH):
+    token = None if config.socket is None else config.socket.token
+    if token is not None and not is_reference(token) and mode & (stat.S_IRGRP | stat.S_IROTH):
         warning = f"{path} holds the socket's token and can be read by other users: run chmod 600 {path}"
         config = msgspec.structs.replace(config, warnings=(*config.warnings, warning))
-    return config
+    warnings = [*binary_warnings(config.socket.allow_binaries if config.socket else (), "[socket] allow_binaries")]
+    for plugin in config.plugin:
+        if not plugin.spawn:
+            warnings += binary_warnings(plugin.allow_binaries or (), f'[[plugin]] "{plugin.id}" allow_binaries')
+    return msgspec.structs.replace(config, warnings=(*config.warnings, *warnings)) if warnings else config
+
+
+def with_token(config: Config, environ: Mapping[str, str]) -> Config:
+    """Return a configuration with the socket's token in place of a reference to it.
+
+    Raises:
+        ConfigError: it cannot be had, or is too short.
+    """
+    if config.socket is None or config.socket.token is None or not is_reference(config.socket.token):
+        return config
+    try:
+        token = find_secret(config.socket.token, environ, Path(config.path).absolute().parent)
+        problem = "" if len(token) >= MIN_TOKEN else f"It has less than {MIN_TOKEN} characters."
+    except SecretError as error:
+        token, problem = "", str(error)
+    if problem:
+        raise ConfigError([f"{place_in(config, ('socket', 'token'))}: [socket] token: {problem}"])
+    return msgspec.structs.replace(config, socket=msgspec.structs.replace(config.socket, token=token))
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:
@@ -252,7 +278,7 @@ class _Reading:
 
     def _mistyped(self, where: tuple[str | int, ...], shown: str, value: Any, kind: Any, error: str) -> None:
         key = str(where[-1])
-        secret = key in {"token", "env", "settings"}
+        secret = key in {"env", "settings"} or _marked(inspect.type_info(kind), "secret")
         item = _ITEM.search(error)
         if item is not None:
             at = int(item[1])
@@ -260,6 +286,8 @@ class _Reading:
             found = f", but entry {at + 1} is {got(value[at], secret=secret)}"
         elif key == "env" and isinstance(value, dict):
             found = ", with names of environment variables as keys and texts as values"
+        elif key == "secret_env" and isinstance(value, dict):
+            found = ', with names of environment variables as keys and texts such as "file:PATH" as values'
         else:
             found = f", not {got(value, secret=secret)}"
         self._problem(where, f"{shown} {key} must be {expected(inspect.type_info(kind))}{found}.")
@@ -282,6 +310,10 @@ class _Reading:
         self._problems += policy_problems(config.policy)
         if config.audio.source == "wav" and config.audio.wav_path is None:
             self._problem(("audio", "source"), "[audio] source = \"wav\" needs the key 'wav_path'.")
+        for at, plugin in enumerate(config.plugin):
+            for name in sorted(plugin.env.keys() & plugin.secret_env.keys()):
+                text = f"[[plugin]] {plugin.id!r} has the variable {name} in env and in secret_env; it can be in one."
+                self._problem(("plugin", at, "secret_env"), text)
         chords = [("push_to_talk", keys.push_to_talk), ("toggle", keys.toggle), ("cancel", keys.cancel)]
         for at, (name, chord) in enumerate(chords):
             for other, same in chords[:at]:
@@ -311,15 +343,18 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
 
 @functools.cache
 def _path_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(name for name, field in _fields(kind).items() if _holds_paths(inspect.type_info(field.type)))
+    return frozenset(name for name, field in _fields(kind).items() if _marked(inspect.type_info(field.type), "path"))
 
 
-def _holds_paths(kind: inspect.Type) -> bool:
+def _marked(kind: inspect.Type, mark: str) -> bool:
+    """Whether the `Meta` of a type, or of what it is made of, has a mark."""
     if isinstance(kind, inspect.Metadata):
-        return bool((kind.extra or {}).get("path"))
+        return bool((kind.extra or {}).get(mark)) or _marked(kind.type, mark)
     if isinstance(kind, inspect.ListType):
-        return _holds_paths(kind.item_type)
-    return isinstance(kind, inspect.UnionType) and any(map(_holds_paths, kind.types))
+        return _marked(kind.item_type, mark)
+    if isinstance(kind, inspect.DictType):
+        return _marked(kind.value_type, mark)
+    return isinstance(kind, inspect.UnionType) and any(_marked(part, mark) for part in kind.types)
 
 
 def _header(section: str) -> str:

@@ -55,6 +55,11 @@ def policy_problems(policy: PolicyConfig) -> Iterator[tuple[Place, str]]:
                 f"{shown} from_llm is for terminal and input only: a language model may plan every other op as it is."
             )
             yield (*here, "from_llm"), text
+        if said.spoken and op in COMMAND_OPS:
+            yield (
+                (*here, "spoken"),
+                f"{shown} spoken is true, but what runs commands or types is never confirmed by voice.",
+            )
         yield from _schemes(here, shown, op, said, policy)
         yield from _schema(here, shown, said)
 

@@ -13,6 +13,8 @@ from msgspec import Meta
 
 from utter_protocol.methods import PluginKind  # noqa: TC001 - the Struct below needs it to read a file
 
+from .describe import without_values
+
 MIB = 2**20
 
 # Schemes that open nothing whatever is configured. The policy, which may not read this page, has the same list.
@@ -56,7 +58,25 @@ Language = Annotated[
     str, Meta(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*\Z", description='a language tag such as "en" or "pt-BR"')
 ]
 EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable")]
-Token = Annotated[str, Meta(min_length=16, description="a secret text of at least 16 characters")]
+MIN_TOKEN = 16
+# What is marked as secret is shown in no message. A reference says where the secret is (secret.py).
+_REFERENCE = r"(?:file|env|secret):[\s\S]+"
+Token = Annotated[
+    str,
+    Meta(
+        pattern=rf"^(?:{_REFERENCE}|[\s\S]{{{MIN_TOKEN},}})\Z",
+        description=f"a secret text of at least {MIN_TOKEN} characters",
+        extra={"secret": True},
+    ),
+]
+SecretReference = Annotated[
+    str,
+    Meta(
+        pattern=rf"^{_REFERENCE}\Z",
+        description='where a secret is: "file:PATH", "env:NAME" or "secret:ATTRIBUTE=VALUE"',
+        extra={"secret": True},
+    ),
+]
 
 
 class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,17 +114,23 @@ class SocketConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_binaries: list[FilePath] = []
     allow_same_uid: bool = False
     token: Token | None = None
+    max_requests_per_s: Annotated[int, Meta(ge=0, le=10_000_000)] = 5_000
+    """Messages of any kind that one client may send; 0 is no bound."""
+    max_bytes_per_s: Annotated[int, Meta(ge=0, le=64 * 1_024 * MIB)] = 64 * MIB
+    """Bytes that one client may send; 0 is no bound."""
 
     def __repr__(self) -> str:
-        shown = "None" if self.token is None else "'...'"
-        same_uid = self.allow_same_uid
-        return f"SocketConfig(allow_binaries={self.allow_binaries!r}, allow_same_uid={same_uid!r}, token={shown})"
+        return without_values(self, "token")
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[security]`: whether plugins run inside a sandbox."""
+    """`[security]`: whether plugins run inside a sandbox, and which."""
 
     enforce: bool = False
+    sandbox: Annotated[list[Literal["systemd-run", "bubblewrap", "landlock", "seccomp"]], Meta(min_length=1)] | None = (
+        None
+    )
+    """The wrappers that the sandbox is made of; None is all that work here."""
 
 
 class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +146,8 @@ class OpConfig(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     from_llm: bool = False
     """For `terminal` and `input`: whether a step that a language model had a part in may ask for a confirmation."""
+    spoken: bool = False
+    """Whether a voice may confirm it (`[voice] spoken_confirm`); what runs commands, types or destroys never is."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +158,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     confirm_ops: list[OpName] = []
     url_schemes: list[UrlScheme] = msgspec.field(default_factory=lambda: ["http", "https", "mailto"])
     ops: dict[OpName, OpConfig] = {}
+    notify: bool = True
+    """Whether confirmations are asked as notifications on the desktop, too."""
+    self_confirm: bool = False
+    """Whether the client that asked for an action may confirm it."""
 
 
 class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,10 +187,17 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a plugin with `runtime = "wasm"`; None is 256."""
     cwd: FilePath | None = None
     env: dict[EnvName, str] = {}
+    secret_env: dict[EnvName, SecretReference] = {}
+    """Variables that hold secrets, by where each secret is."""
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    sandbox: bool = True
+    """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return without_values(self, "env", "secret_env", "settings")
 
 
 class AudioConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,15 +242,27 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
     speak: Literal["off", "problems", "all"] = "off"
     """Which results of spoken commands are spoken: none, those that went wrong, or every one."""
+    spoken_confirm: bool = False
+    """Whether the key, held while a spoken command asks, answers it; for ops whose `[policy.ops.NAME]` has `spoken`."""
+    yes_words: Annotated[list[Text], Meta(min_length=1, max_length=32)] = msgspec.field(
+        default_factory=lambda: ["yes", "yes please", "do it", "go ahead"]
+    )
+    no_words: Annotated[list[Text], Meta(min_length=1, max_length=32)] = msgspec.field(
+        default_factory=lambda: ["no", "no thanks", "don't", "cancel", "stop"]
+    )
     pause_media: bool = True
     """Whether media players are paused while a session listens."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[log]`: how much is logged, and whether what was said and shown is."""
+    """`[log]`: how much is logged, whether what was said and shown is, and the trail of what was done."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     content: bool = False
+    audit: Literal["on", "off", "required"] = "on"
+    """Whether each step is recorded; with "required" nothing is done while that is not possible."""
+    audit_bytes: Annotated[int, Meta(ge=MIB, le=64 * 1_024 * MIB)] = 16 * MIB
+    """What all files of the trail hold together."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,12 +3,13 @@
 Rules here: file names are made of digests and numbers, never of what somebody sent; a blob is complete as soon as it
 has its name, so that a runner that was killed at any moment leaves a directory that the next one can use. Everything
 blocks: whoever calls decides on which thread. Only one runner at a time uses a directory, and it touches no directory
-that it did not make.
+that it did not make. The mark is part of the name, and what has none is the screen's: trust is never left over by
+accident, and a mark goes down by a rename.
 
-    handles.lock                     held while a runner uses the directory
-    plugins/DIGEST/SHA256[.DIGEST]   what a plugin holds; the digests are those of its id and of the part's name
-    clients/NUMBER/SHA256[.DIGEST]   what a connection holds
-    tmp/NUMBER                       what is being written, and what is to be deleted
+    handles.lock                            held while a runner uses the directory
+    plugins/DIGEST/SHA256[.DIGEST][.MARK]   what a plugin holds; the digests are those of its id and of the part's name
+    clients/NUMBER/SHA256[.DIGEST][.MARK]   what a connection holds
+    tmp/NUMBER                              what is being written, and what is to be deleted
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from utter_runner.policy.marks import Mark, lowest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 CHUNK = 1024 * 1024
 _LOCK = "handles.lock"
 _DIRECTORY = re.compile(r"[0-9a-f]{64}")
-_BLOB = re.compile(r"[0-9a-f]{64}(?:\.[0-9a-f]{64})?")
+_BLOB = re.compile(r"([0-9a-f]{64}(?:\.[0-9a-f]{64})?)(\.user|\.llm)?")
+_SUFFIXES: dict[Mark, str] = {"user": ".user", "llm": ".llm", "screen": ""}
+_MARKS: dict[str | None, Mark] = {".user": "user", ".llm": "llm", None: "screen"}
 _ZEROS = bytes(CHUNK)
 
 
@@ -47,6 +52,7 @@ class Found(NamedTuple):
     size: int
     age: float
     """Seconds since it was written."""
+    mark: Mark
 
 
 class Content(Protocol):
@@ -117,8 +123,13 @@ def digest_of(content: Content, check: Callable[[], None] = lambda: None) -> str
 
 
 def name_of(sha256: str, part: str) -> str:
-    """Return the name of a blob's file."""
+    """Return the name of a blob in its scope."""
     return f"{sha256}.{hashlib.sha256(part.encode()).hexdigest()}" if part else sha256
+
+
+def file_of(name: str, mark: Mark) -> str:
+    """Return the name of the file of a blob with this name and mark."""
+    return name + _SUFFIXES[mark]
 
 
 class BlobFiles:
@@ -184,12 +195,23 @@ class BlobFiles:
             if not (_DIRECTORY.fullmatch(directory.name) and directory.is_dir(follow_symlinks=False)):
                 self._delete(self.retire(Path(directory.path)))
                 continue
+            found: dict[str, Found] = {}
             for entry in _entries(directory.path):
                 status = entry.stat(follow_symlinks=False)
-                if _BLOB.fullmatch(entry.name) and stat.S_ISREG(status.st_mode):
-                    yield Found(directory.name, entry.name, status.st_size, max(0.0, now - status.st_mtime))
-                else:
+                blob = _BLOB.fullmatch(entry.name)
+                if blob is None or not stat.S_ISREG(status.st_mode):
                     self._delete(self.retire(Path(entry.path)))
+                    continue
+                name, mark = blob[1], _MARKS[blob[2]]
+                known = found.get(name)
+                if known is not None:
+                    # Somebody else did that. The lower one counts.
+                    mark = lowest(known.mark, mark)
+                    higher = known.mark if mark != known.mark else _MARKS[blob[2]]
+                    self._delete(self.retire(Path(directory.path) / file_of(name, higher)))
+                    status = (Path(directory.path) / file_of(name, mark)).stat()
+                found[name] = Found(directory.name, name, status.st_size, max(0.0, now - status.st_mtime), mark)
+            yield from found.values()
 
     def close(self) -> None:
         """Delete what no later runner may find, and let the directory go. May be called again."""
@@ -245,6 +267,12 @@ class BlobFiles:
         finally:
             # The two may be the same file already; then it was not moved.
             temporary.unlink(missing_ok=True)
+
+    @staticmethod
+    def rename(path: Path, other: Path) -> None:
+        """Give a blob another name in the same directory, if it is there. Raises OSError."""
+        with suppress(FileNotFoundError):
+            path.rename(other)
 
     def retire(self, path: Path) -> Path | None:
         """Take a file or directory out of sight at once; return what is to be deleted, if it was there."""

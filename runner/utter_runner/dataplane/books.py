@@ -16,6 +16,8 @@ import trio
 
 from utter_protocol.blobs import HandleInfo, handle_of
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.dataplane.blobfiles import file_of
+from utter_runner.policy.marks import Mark, below, provenance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,20 +46,21 @@ class Hold:
 
     Args:
         scope: whose it is.
-        name: the file's name, which begins with the SHA-256.
+        name: the blob's name in its scope, which begins with the SHA-256.
         size: of the blob, in bytes.
+        mark: where its content came from, as far as this scope is concerned; it only goes down.
         granted: whether somebody else gave it to the scope.
         verified: whether this runner has seen that the file's content is what its name says.
     """
 
-    __slots__ = ("expires", "granted", "name", "path", "refs", "scope", "sha256", "size", "verified")
+    __slots__ = ("expires", "granted", "mark", "name", "refs", "scope", "sha256", "size", "verified")
 
-    def __init__(self, scope: Scope, name: str, size: int, *, granted: bool, verified: bool) -> None:
+    def __init__(self, scope: Scope, name: str, size: int, *, mark: Mark, granted: bool, verified: bool) -> None:
         self.scope = scope
         self.name = name
         self.sha256 = name[:64]
         self.size = size
-        self.path = scope.directory / name
+        self.mark: Mark = mark
         self.refs = 1
         self.granted = granted
         self.verified = verified
@@ -66,11 +69,23 @@ class Hold:
     @property
     def info(self) -> HandleInfo:
         """What is told of it."""
-        return HandleInfo(handle=handle_of(self.sha256), sha256=self.sha256, size=self.size)
+        return HandleInfo(
+            handle=handle_of(self.sha256), sha256=self.sha256, size=self.size, provenance=provenance_of(self.mark)
+        )
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return self.scope.directory / file_of(self.name, self.mark)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Its file, and what that may be called in a moment: for threads, beside which its mark goes down."""
+        return [self.scope.directory / file_of(self.name, mark) for mark in below(self.mark)]
 
 
 class Scope:
-    """What one plugin or one connection holds, by file name.
+    """What one plugin or one connection holds, by name.
 
     Attributes:
         directory: where its files are.

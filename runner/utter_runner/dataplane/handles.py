@@ -2,7 +2,8 @@
 
 Rules here: a scope is what one plugin or one connection holds, and sees nothing of the others; whatever keeps somebody
 from a blob, the error is the same. The books are changed on the loop only, together with the names of files; reading,
-writing, hashing and deleting more than a page happens on a thread.
+writing, hashing and deleting more than a page happens on a thread. A mark belongs to one scope's hold, and whatever
+comes together in one hold leaves it with the lowest (PROTOCOL.md, "Provenance").
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import trio
 
 from utter_protocol.blobs import MAX_INLINE, HandleInfo, sha256_of
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.dataplane.blobfiles import Found, Open, StoreError, digest_of, name_of
+from utter_runner.dataplane.blobfiles import Found, Open, StoreError, digest_of, file_of, name_of
 from utter_runner.dataplane.books import Books, Hold, Quotas, Scope, quota_reached
+from utter_runner.policy.marks import lowest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from utter_runner.dataplane.blobfiles import BlobFiles, Bytes, Content
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
@@ -98,7 +101,7 @@ class HandleStore:
         left: dict[Hold, float] = {}
         for blob in sorted(found, key=lambda blob: blob.age):
             scope = self._scope_in(self._files.plugins / blob.directory)
-            hold = Hold(scope, blob.name, blob.size, granted=False, verified=False)
+            hold = Hold(scope, blob.name, blob.size, mark=blob.mark, granted=False, verified=False)
             left[hold] = self._books.quotas.ttl - blob.age
             try:
                 if left[hold] <= 0:
@@ -143,8 +146,8 @@ class HandleStore:
         if size > self._books.quotas.scope_bytes:
             raise quota_reached("handle_scope_bytes", self._books.quotas.scope_bytes)
 
-    async def create(self, scope: Scope, part: str, content: Content) -> HandleInfo:
-        """Store content on a thread.
+    async def create(self, scope: Scope, part: str, content: Content, mark: Mark) -> HandleInfo:
+        """Store content that came from where `mark` says, on a thread.
 
         Raises:
             RpcError: -32600, a quota; -32000, it cannot be written.
@@ -157,51 +160,62 @@ class HandleStore:
             )
         finally:
             self._books.unreserve(scope, content.size)
-        return self._commit(scope, name_of(sha256, part), content.size, temporary)
+        return self._commit(scope, name_of(sha256, part), content.size, temporary, mark)
 
-    async def create_decoded(self, scope: Scope, decode: Callable[[], tuple[str, Content]]) -> HandleInfo:
-        """Store what `decode` returns, a part and content that came in a message, on a thread. Raises as `create`.
+    async def create_decoded(
+        self, scope: Scope, decode: Callable[[], tuple[str, Content, Callable[[], Mark]]]
+    ) -> HandleInfo:
+        """Store what came in a message, on a thread. Raises as `create`.
 
         A message is bounded, so that the quotas are looked at when its content is known.
+
+        Args:
+            scope: who makes it.
+            decode: called on the thread; returns the part, the content, and what says on the loop where it came from.
         """
         await self.wait_ready()
 
-        def write() -> tuple[str, int, Path]:
-            part, content = decode()
+        def write() -> tuple[str, int, Path, Callable[[], Mark]]:
+            part, content, marked = decode()
             self.check_size(content.size)
             temporary, sha256 = self._files.write(content, trio.from_thread.check_cancelled)
-            return name_of(sha256, part), content.size, temporary
+            return name_of(sha256, part), content.size, temporary, marked
 
-        name, size, temporary = await self._in_thread(write)
+        name, size, temporary, marked = await self._in_thread(write)
         try:
             self._books.check(scope, size, granted=False)
+            mark = marked()
         except RpcError:
             temporary.unlink(missing_ok=True)
             raise
-        return self._commit(scope, name, size, temporary)
+        return self._commit(scope, name, size, temporary, mark)
 
-    def create_now(self, scope: Scope, part: str, content: Bytes) -> HandleInfo:
+    def create_now(self, scope: Scope, part: str, content: Bytes, mark: Mark) -> HandleInfo:
         """Store at most a page; the store must be `ready`. Raises as `create`."""
         name = name_of(digest_of(content), part)
         known = scope.holds.get(name)
         if known is not None and known.verified and not known.granted:
+            self._lower(known, mark)
             known.refs += 1
             self._books.touch(known)
             return known.info
         self._books.check(scope, content.size, granted=False)
         temporary, _ = _at_once(lambda: self._files.write(content))
-        return self._commit(scope, name, content.size, temporary)
+        return self._commit(scope, name, content.size, temporary, mark)
 
-    def _commit(self, scope: Scope, name: str, size: int, temporary: Path) -> HandleInfo:
+    def _commit(self, scope: Scope, name: str, size: int, temporary: Path, mark: Mark) -> HandleInfo:
         """Enter what has been written. What somebody holds already is not kept twice."""
         known, placed = scope.holds.get(name), False
         try:
             if scope.gone:
                 raise RpcError(ErrorCode.CANCELLED, "the connection is gone")
+            if known is not None:
+                self._lower(known, mark)
             if known is None or not known.verified:
+                path = scope.directory / file_of(name, mark) if known is None else known.path
                 twin = self._books.verified(name[:64])
-                if twin is None or not self._link(twin, scope.directory / name):
-                    self._files.place(temporary, scope.directory / name)
+                if twin is None or not self._link(twin, path):
+                    self._files.place(temporary, path)
                     placed = True
         except OSError as error:
             raise store_failed(error) from None
@@ -209,7 +223,7 @@ class HandleStore:
             if not placed:
                 temporary.unlink(missing_ok=True)
         if known is None:
-            known = Hold(scope, name, size, granted=False, verified=True)
+            known = Hold(scope, name, size, mark=mark, granted=False, verified=True)
             self._books.enter(known)
         else:
             known.verified = True
@@ -217,6 +231,22 @@ class HandleStore:
             self._books.make_own(known)
         self._books.touch(known)
         return known.info
+
+    def _lower(self, hold: Hold, mark: Mark) -> None:
+        """Take note that a blob may also have come from where `mark` says.
+
+        Raises:
+            RpcError: -32000, its file cannot be renamed; it is let go then, because the next runner would trust it.
+        """
+        mark = lowest(hold.mark, mark)
+        if mark == hold.mark:
+            return
+        try:
+            self._files.rename(hold.path, hold.scope.directory / file_of(hold.name, mark))
+        except OSError as error:
+            self._discard(hold)
+            raise store_failed(error) from None
+        hold.mark = mark
 
     def _link(self, source: Hold, target: Path) -> bool:
         """Give a blob another name; whether its file was still there. Raises OSError."""
@@ -290,25 +320,31 @@ class HandleStore:
         if not hold.refs:
             self._discard(hold)
 
-    def grant(self, hold: Hold, scope: Scope) -> None:
-        """Let another scope hold the blob, too; a second time only renews its life there.
+    def grant(self, hold: Hold, scope: Scope, mark: Mark) -> Hold:
+        """Let another scope hold the blob, too; a second time only renews its life there. Returns that hold.
+
+        Its mark there is at most `mark`, that of what the blob is given for, and that which it has here.
 
         Raises:
             RpcError: -32600, a quota of the other scope; -32602, the blob or the other's connection is gone; -32000, it
                 cannot be linked.
         """
+        mark = lowest(hold.mark, mark)
         known = scope.holds.get(hold.sha256)
-        if known is None:
+        if known is not None:
+            self._lower(known, mark)
+        else:
             self._books.check(scope, hold.size, granted=True)
             try:
-                if scope.gone or not self._link(hold, scope.directory / hold.sha256):
+                if scope.gone or not self._link(hold, scope.directory / file_of(hold.sha256, mark)):
                     raise _no_such_handle()
             except OSError as error:
                 raise store_failed(error) from None
-            known = Hold(scope, hold.sha256, hold.size, granted=True, verified=hold.verified)
+            known = Hold(scope, hold.sha256, hold.size, mark=mark, granted=True, verified=hold.verified)
             self._books.enter(known)
         self._books.touch(known)
         self._books.touch(hold)
+        return known
 
     # ---- letting go
 
@@ -341,9 +377,13 @@ class HandleStore:
 
 def _open(hold: Hold) -> int | None:
     """Return a descriptor of a blob's file; None if it is not there, or not as large as it was. Raises OSError."""
-    try:
-        fd = os.open(hold.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    for path in hold.paths:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            break
+        except FileNotFoundError:
+            continue
+    else:
         return None
     if os.fstat(fd).st_size != hold.size:
         os.close(fd)

@@ -22,7 +22,7 @@ from utter_protocol.blobs import (
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.ring import HEADER_SIZE
-from utter_runner.dataplane.asked import SHORT, Asked, check_one_of, content_of
+from utter_runner.dataplane.asked import HANDLE, SHORT, Asked, check_one_of, content_of
 from utter_runner.dataplane.blobfiles import Zeros
 from utter_runner.dataplane.handles import store_failed
 from utter_runner.dataplane.memfd import sealed_memfd, zeroed_memfd
@@ -55,7 +55,7 @@ class Passing:
         self._ring = ring
         self._wakers = wakers
         self._tasks = tasks
-        self._kinds: Mapping[str, Callable[[Asked, Raw], None]] = {
+        self._kinds: Mapping[str, Callable[[Asked, FdPassParams], None]] = {
             "handle": self._pass_handle,
             "memfd": self._pass_memfd,
             "memfd.ring": self._pass_ring,
@@ -65,23 +65,30 @@ class Passing:
         """Answer a request, now or later. Raises RpcError, or OSError: no descriptors."""
         params = decode_params(request.params, FdPassParams)
         check_passing(request.peer, "fd.pass", 1)
-        self._kinds[params.kind](request, params.meta)
+        self._kinds[params.kind](request, params)
 
-    def _pass_handle(self, request: Asked, meta: Raw) -> None:
-        params = decode_params(meta, FdHandleMeta)
+    def _pass_handle(self, request: Asked, asked: FdPassParams) -> None:
+        params = decode_params(asked.meta, FdHandleMeta)
+        purpose = request.caller.purpose(asked.request)
 
         async def open_blob() -> tuple[object, list[int]]:
             await self._store.wait_ready()
-            return {}, [await self._store.open(self._store.find(request.caller.scope, params.scope, params.handle))]
+            hold = self._store.find(request.caller.scope, params.scope, params.handle)
+            fd = await self._store.open(hold)
+            purpose.receive(hold.mark, HANDLE)
+            return {}, [fd]
 
         if self._store.ready:
             hold = self._store.find(request.caller.scope, params.scope, params.handle)
             if hold.verified:
-                request.peer.reply_with(request.id, b"{}", [self._store.open_now(hold)])
+                fd = self._store.open_now(hold)
+                purpose.receive(hold.mark, HANDLE)
+                request.peer.reply_with(request.id, b"{}", [fd])
                 return
         self._later(request, open_blob)
 
-    def _pass_memfd(self, request: Asked, meta: Raw) -> None:
+    def _pass_memfd(self, request: Asked, asked: FdPassParams) -> None:
+        meta = asked.meta
         if len(meta) > SHORT:
             self._later(request, partial(trio.to_thread.run_sync, partial(self._filled_memfd, meta)))
             return
@@ -96,8 +103,8 @@ class Passing:
         fd = zeroed_memfd(content.size) if isinstance(content, Zeros) else sealed_memfd(content.chunks())
         return FdMemfdResult(size=content.size), [fd]
 
-    def _pass_ring(self, request: Asked, meta: Raw) -> None:
-        params = decode_params(meta, FdRingMeta)
+    def _pass_ring(self, request: Asked, asked: FdPassParams) -> None:
+        params = decode_params(asked.meta, FdRingMeta)
         check_passing(request.peer, "fd.pass", 2 if params.wake else 1)
         if not request.caller.may_hear:
             raise RpcError(

@@ -3,6 +3,7 @@
 Rules here: who asks is known by the connection; a descriptor that rides on a request is taken in the turn in which the
 request is handled, and closed whatever comes of it; what fits into a page is answered in that turn, and the rest by a
 task. What passes between a plugin and somebody else takes the sender's handles along.
+Content is handed out once whoever asked for it is known to have it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from utter_protocol.blobs import (
     mentioned,
 )
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.dataplane.asked import SHORT, Asked, Caller, check_one_of, content_of
+from utter_runner.dataplane.asked import HANDLE, SHORT, Asked, Caller, check_one_of, content_of
 from utter_runner.dataplane.blobfiles import Bytes, Open
 from utter_runner.dataplane.handles import PAGE, store_failed
 from utter_runner.dataplane.memfd import check_sealed
 from utter_runner.dataplane.passing import Passing
+from utter_runner.policy.marks import lowest
 from utter_runner.rpc.descriptors import MAX_UNREAD_FDS, check_passing
 from utter_runner.rpc.interface import bound_error
 from utter_runner.rpc.params import decode_params
@@ -40,12 +42,15 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_protocol.host import RequestRef
     from utter_protocol.messages import RequestId
+    from utter_runner.dataplane.asked import Purpose
     from utter_runner.dataplane.blobfiles import Content
     from utter_runner.dataplane.books import Hold, Scope
     from utter_runner.dataplane.handles import HandleStore
     from utter_runner.dataplane.ring import RingWriter
     from utter_runner.dataplane.wakers import RingEnds, RingWakers
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.peer import Peer
 
 logger = logging.getLogger(__name__)
@@ -122,9 +127,9 @@ class DataPlane:
                 self._clients[peer] = caller
         return caller
 
-    def plugin(self, plugin_id: str, *, may_hear: bool) -> Caller:
-        """A plugin."""
-        return Caller(self._store.plugin(plugin_id), may_hear)
+    def plugin(self, plugin_id: str, *, may_hear: bool, purpose: Callable[[RequestRef], Purpose]) -> Caller:
+        """A plugin; `purpose` as in `Caller`."""
+        return Caller(self._store.plugin(plugin_id), may_hear, purpose, unstated="user")
 
     def open_ring(self) -> RingEnds:
         """Return the ring's descriptors for a process that inherits them. Raises OSError."""
@@ -143,8 +148,10 @@ class DataPlane:
         except OSError as error:
             raise store_failed(error) from None
 
-    def carry(self, message: Raw, sender: str | Peer, receiver: str | Peer) -> None:
+    def carry(self, message: Raw, sender: str | Peer, receiver: str | Peer, mark: Mark) -> Mark:
         """Let the receiver of a message hold the handles in it that its sender holds.
+
+        Returns the lowest mark that one of them has there.
 
         Handles that are carried stand in the JSON as they are, without escapes, and are not in a part of the sender's
         scope. One that cannot be granted is left out, and logged.
@@ -153,19 +160,33 @@ class DataPlane:
             message: params or a result that passes through the runner.
             sender: a plugin's id, or a client's connection.
             receiver: likewise.
+            mark: that of what the message belongs to, which is the most that they have at the receiver.
         """
+        reached: Mark = "user"
         # Nearly everything that passes has none.
         if _find_scheme(message) is None:
-            return
+            return reached
         found = mentioned(message, MAX_CARRIED)
         source, target = self._scope_of(sender), self._scope_of(receiver)
         for sha256 in found:
             hold = source.holds.get(sha256)
             if hold is not None:
                 try:
-                    self._store.grant(hold, target)
+                    reached = lowest(reached, self._store.grant(hold, target, mark).mark)
                 except RpcError as error:
                     logger.warning("a handle was not passed on: %s", error)
+        return reached
+
+    def mark_in(self, message: bytes | Raw, holder: str | Peer) -> Mark:
+        """Return the lowest mark that a handle in a piece of JSON has for `holder`, in any part of its scope.
+
+        Handles that it does not hold say nothing: it could not have read them.
+        """
+        if _find_scheme(message) is None:
+            return "user"
+        named = frozenset(mentioned(message, len(message)))
+        holds = self._scope_of(holder).holds.values()
+        return lowest("user", *(hold.mark for hold in holds if hold.sha256 in named))
 
     def _scope_of(self, party: str | Peer) -> Scope:
         return self._store.plugin(party) if isinstance(party, str) else self.client(party).scope
@@ -176,20 +197,21 @@ class DataPlane:
         scope = request.caller.scope
         if len(request.params) > SHORT and not request.peer.descriptors_waiting:
             # Decoding takes the loop's time, too.
-            decode = partial(_decoded, request.params)
+            decode = partial(_decoded, request)
             self._later(request, "handle.create", partial(self._store.create_decoded, scope, decode))
             return
         params = _create_params(request.params)
         if params.fd:
-            self._create_from_descriptor(request, params.scope)
+            self._create_from_descriptor(request, params)
             return
         content = content_of(params.size, params.data, params.data_b64)
+        mark = request.caller.mark_of(params.request, params.provenance)
         if isinstance(content, Bytes) and content.size <= PAGE and self._store.ready:
-            request.peer.reply_object(request.id, self._store.create_now(scope, params.scope, content))
+            request.peer.reply_object(request.id, self._store.create_now(scope, params.scope, content, mark))
         else:
-            self._later(request, "handle.create", partial(self._store.create, scope, params.scope, content))
+            self._later(request, "handle.create", partial(self._store.create, scope, params.scope, content, mark))
 
-    def _create_from_descriptor(self, request: Asked, part: str) -> None:
+    def _create_from_descriptor(self, request: Asked, params: HandleCreateParams) -> None:
         peer, scope = request.peer, request.caller.scope
         if self._handed_in.get(peer, 0) >= MAX_UNREAD_FDS:
             # The peer closes what rides on a request that is refused for a bound.
@@ -201,7 +223,7 @@ class DataPlane:
 
         async def create() -> HandleInfo:
             try:
-                return await self._store.create(scope, part, Open(fd, size))
+                return await self._store.create(scope, params.scope, Open(fd, size), mark)
             finally:
                 os.close(fd)
                 self._handed_in[peer] -= 1
@@ -209,6 +231,7 @@ class DataPlane:
                     del self._handed_in[peer]
 
         try:
+            mark = request.caller.mark_of(params.request, params.provenance)
             size = check_sealed(fd)
             self._later(request, "handle.create", create)
         except BaseException:
@@ -218,16 +241,21 @@ class DataPlane:
 
     def _fetch(self, request: Asked) -> None:
         params = decode_params(request.params, HandleParams)
+        purpose = request.caller.purpose(params.request)
 
         async def fetch() -> HandleData:
             await self._store.wait_ready()
             hold = self._store.find(request.caller.scope, params.scope, params.handle)
-            return _data(hold, await self._store.read(hold))
+            data = await self._store.read(hold)
+            purpose.receive(hold.mark, HANDLE)
+            return _data(hold, data)
 
         if self._store.ready:
             hold = self._store.find(request.caller.scope, params.scope, params.handle)
             if hold.size <= PAGE:
-                request.peer.reply_object(request.id, _data(hold, self._store.read_now(hold)))
+                data = self._store.read_now(hold)
+                purpose.receive(hold.mark, HANDLE)
+                request.peer.reply_object(request.id, _data(hold, data))
                 return
         self._later(request, "handle.fetch", fetch)
 
@@ -253,7 +281,7 @@ class DataPlane:
         def grant() -> object:
             hold = self._store.find(request.caller.scope, "", params.handle)
             self._plugin_known(params.scope)
-            self._store.grant(hold, self._store.plugin(params.scope))
+            self._store.grant(hold, self._store.plugin(params.scope), request.caller.purpose(params.request).mark)
             return {}
 
         self._at_once(request, "handle.grant", grant)
@@ -280,16 +308,23 @@ def _create_params(raw: Raw) -> HandleCreateParams:
     return params
 
 
-def _decoded(raw: Raw) -> tuple[str, Content]:
-    params = _create_params(raw)
+def _decoded(request: Asked) -> tuple[str, Content, Callable[[], Mark]]:
+    params = _create_params(request.params)
     if params.fd:
         raise _no_descriptor()
-    return params.scope, content_of(params.size, params.data, params.data_b64)
+    marked = partial(request.caller.mark_of, params.request, params.provenance)
+    return params.scope, content_of(params.size, params.data, params.data_b64), marked
 
 
 def _data(hold: Hold, data: bytes) -> HandleData:
     info = hold.info
-    return HandleData(handle=info.handle, sha256=info.sha256, size=info.size, data_b64=base64.b64encode(data).decode())
+    return HandleData(
+        handle=info.handle,
+        sha256=info.sha256,
+        size=info.size,
+        data_b64=base64.b64encode(data).decode(),
+        provenance=info.provenance,
+    )
 
 
 def _no_descriptor() -> RpcError:

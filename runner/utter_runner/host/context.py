@@ -30,6 +30,8 @@ SNAPSHOT = "context.snapshot"
 CHANGED = "context.changed"
 CAPABILITY = "context.snapshot@1"
 META = "meta"
+WINDOW = "window"
+"""The field that tells of the window in front."""
 MAX_FIELDS = 256
 MAX_FIELD_BYTES = 256 * 1024
 MAX_CONTEXT_BYTES = 4 * 1024 * 1024
@@ -154,6 +156,15 @@ class ContextCache:
             for name, field in chosen.items()
         }
         return {**{name: field.value for name, field in chosen.items()}, META: meta}
+
+    async def window(self) -> str:
+        """Return what tells the window in front from others: its id if it is told, else all that is; "" for none."""
+        value = (await self.snapshot([WINDOW])).get(WINDOW)
+        if value is None:
+            return ""
+        window = msgspec.json.decode(value)
+        known = window.get("id") if isinstance(window, dict) else None
+        return f"{self._fields[WINDOW].source} {known}" if known else bytes(value).decode()
 
     async def _ask(self, instance: Instance) -> None:
         try:

@@ -2,7 +2,8 @@
 
 Rules here: every answer is given on behalf of a `Work`, which the plugin names and the runner knows; it bounds trust,
 depth and life of what is asked. A plugin reaches another one only through a capability that it requires; actions go
-through the gate or not at all; whoever reads the screen is tainted by it, and so is everybody who waits for them.
+through the gate or not at all; whoever reads the screen, or is handed content that came from there, is tainted by it,
+and so is everybody who waits for them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from utter_protocol.host import (
     HostInvokeParams,
     HostPerceiveParams,
 )
+from utter_protocol.messages import encode
 from utter_protocol.methods import PlannedStep
 from utter_runner.confirm.confirmer import Question
+from utter_runner.dataplane.asked import HANDLE
 from utter_runner.policy import Origin
 from utter_runner.policy.chars import visible
 from utter_runner.rpc.params import decode_params, relay, require_structured, seconds_of
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.host.callbacks import HostCallbacks
     from utter_runner.host.context import ContextCache
+    from utter_runner.policy.marks import Mark
     from utter_runner.rpc.interface import OnReply
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
@@ -59,6 +63,16 @@ class Emitter(Protocol):
         """Offer an item; return to how many. Raises RpcError: the plugin has no such stream."""
 
 
+class Handles(Protocol):
+    """Who knows which handles stand in a message (dataplane.service.DataPlane)."""
+
+    def carry(self, message: Raw, sender: str, receiver: str, mark: Mark) -> Mark:
+        """Let the plugin `receiver` hold those that the plugin `sender` does; return their lowest mark."""
+
+    def mark_in(self, message: bytes | Raw, holder: str) -> Mark:
+        """Return the lowest mark that those have which the plugin `holder` holds."""
+
+
 class HostRequests:
     """Serves `host.*`; `attach` puts it behind the door, `run` must be running.
 
@@ -68,7 +82,7 @@ class HostRequests:
         confirmer: asks a person.
         context: the desktop's state.
         emitter: carries `host.emit`.
-        carry: lets the plugin with the second id hold the handles in a message that the one with the first id holds.
+        handles: knows which handles stand in messages.
         instead: by method: what is done instead of passing a `host.invoke` on; given the provider, the params, the
             work and the seconds that it may take.
         timeout: seconds, where a request names none.
@@ -82,7 +96,7 @@ class HostRequests:
         confirmer: Confirmer,
         context: ContextCache,
         emitter: Emitter,
-        carry: Callable[[Raw, str, str], None],
+        handles: Handles,
         instead: Mapping[str, Callable[[Instance, Raw, Work, float], Awaitable[object]]],
         timeout: float,
     ) -> None:
@@ -91,7 +105,7 @@ class HostRequests:
         self._confirmer = confirmer
         self._context = context
         self._emitter = emitter
-        self._carry = carry
+        self._handles = handles
         self._instead = instead
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -159,16 +173,17 @@ class HostRequests:
             return
 
         def note(result: Raw | None, error: RpcError | None) -> None:
-            if error is None and method.startswith(SCREEN):
+            # In an error a plugin can say whatever it can in a result.
+            if (error is None or error.answered) and method.startswith(SCREEN):
                 work.taint(method)
             if result is not None:
-                self._carry(result, provider.id, instance.id)
+                work.receive(self._handles.carry(result, provider.id, instance.id, part.mark), HANDLE)
 
         def start(on_reply: OnReply) -> Callable[[], None] | None:
             sent = provider.request(method, params, on_reply, timeout=timeout, work=part)
             return None if sent is None else partial(_cancel_in, provider, provider.epoch, sent)
 
-        self._carry(params, instance.id, provider.id)
+        part.receive(self._handles.carry(params, instance.id, provider.id, work.mark), HANDLE)
         _answer_with(peer, request_id, work, start, note)
 
     def _provider(self, instance: Instance, capability: str, method: str) -> Instance:
@@ -213,7 +228,9 @@ class HostRequests:
         step = PlannedStep(
             op=params.op, args=params.args, provenance=params.provenance, arg_provenance=params.arg_provenance
         )
-        origin = Origin(provenance=work.provenance, session=work.session, sources=work.sources)
+        # What it stored on an earlier occasion, it need not have read on this one.
+        work.receive(self._handles.mark_in(encode(params.args), instance.id), HANDLE)
+        origin = Origin(provenance=work.provenance, session=work.session, sources=work.sources, llm=work.llm)
 
         def start(on_reply: OnReply) -> Callable[[], None]:
             return self._gate.submit(step, origin, on_reply, timeout=timeout, work=work).cancel

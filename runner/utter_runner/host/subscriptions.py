@@ -1,7 +1,8 @@
 """`stream.*` of clients and of plugins: who may have which stream, and from whom it comes (PROTOCOL.md, "Streams").
 
 Rules here: the runner's own streams come first, then those of plugins. A client may have everything but `input.*`;
-a plugin what its `requires` name, and a plugin that draws what the user sees anyway.
+a plugin what its `requires` name, and a plugin that draws what the user sees anyway. Items belong to no request: what a
+plugin learns from the screen's, it knows for the rest of its epoch, and from those of another plugin, what that knows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from utter_protocol.contracts import FOR_THE_RUNNER, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import StreamAckParams, StreamStopParams, SubscribeParams, SubscribeResult
 from utter_runner.rpc.params import decode_params
-from utter_runner.supervision.work import SCREEN
+from utter_runner.supervision.memory import is_model
+from utter_runner.supervision.work import LLM, MODEL, SCREEN
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from utter_runner.dataplane.streams import Mode, Stream
     from utter_runner.host.callbacks import HostCallbacks
     from utter_runner.host.relay import Relay
-    from utter_runner.host.upstream import Upstream
+    from utter_runner.host.upstream import Sink, Upstream
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.instance import Instance
+
+
+EVENTS = "runner.events"
 
 
 class OwnStream(Protocol):
@@ -36,6 +41,27 @@ class OwnStream(Protocol):
 
     def begin(self, stream: Stream) -> None:
         """The subscriber knows its id."""
+
+
+class _Heard:
+    """The sink of a plugin that subscribed to another one: what that one has learned, this one learns with an item."""
+
+    def __init__(self, sink: Sink, source: Instance, asker: Instance, method: str) -> None:
+        self._sink = sink
+        self._asker = asker
+        self._method = method
+        self._memory, self._version = source.memory, 0
+
+    def put(self, seq: int, item: bytes | Raw) -> None:
+        """Pass an item on; whoever gets it is tainted before."""
+        if self._version != self._memory.version:
+            self._version = self._memory.version
+            self._asker.memory.hears(self._memory, self._method)
+        self._sink.put(seq, item)
+
+    def finish(self, reason: str) -> None:
+        """Pass the end on."""
+        self._sink.finish(reason)
 
 
 class Subscriptions:
@@ -84,9 +110,11 @@ class Subscriptions:
                 f"{instance.id} may not have the stream {params.method!r}: its requires do not name the capability",
                 {"method": params.method, "requires": list(instance.requires)},
             )
-        if params.method.startswith(SCREEN):
-            # From now on it knows what is on the screen, whatever it works on.
+        if params.method.startswith(SCREEN) or params.method == EVENTS:
+            # From now on it knows what is on the screen, or what others planned who did, whatever it works on.
             instance.reads(params.method)
+        elif params.method.startswith(MODEL):
+            instance.reads(LLM)
         self._subscribe(peer, request_id, params, asker=instance)
 
     def _permits(self, instance: Instance, method: str) -> bool:
@@ -112,6 +140,8 @@ class Subscriptions:
             return
         instance = self._relay.find(params.method, params.plugin, besides="" if asker is None else asker.id)
         self._hub.check_room(peer)
+        if asker is not None and is_model(instance.handshake.kind if instance.handshake else "", instance.provides):
+            asker.reads(LLM)
 
         def on_open(upstream: Upstream | None, error: RpcError | None) -> None:
             if upstream is None:
@@ -126,7 +156,7 @@ class Subscriptions:
                 upstream.stop()
                 peer.reply_error(request_id, refused)
                 return
-            upstream.sink = stream
+            upstream.sink = stream if asker is None else _Heard(stream, instance, asker, params.method)
             stream.on_ack, stream.on_over = upstream.acknowledge, upstream.stop
             peer.reply_object(request_id, SubscribeResult(stream_id=stream.id, mode=stream.mode))
 

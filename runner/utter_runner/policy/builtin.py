@@ -155,3 +155,8 @@ def niri_runs_commands(args: dict[str, Any]) -> bool:
 def niri_is_destructive(args: dict[str, Any]) -> bool:
     """Whether a niri action ends the session."""
     return _niri_name(args) == "quit"
+
+
+def acts_on_window(op: str, args: dict[str, Any]) -> bool:
+    """Whether an op goes to whatever window is in front when it runs."""
+    return op == "input" or (op == "niri" and not (niri_runs_commands(args) or niri_is_destructive(args)))

@@ -40,6 +40,7 @@ class OpRule(msgspec.Struct, kw_only=True, frozen=True):
         schemes: the only schemes of addresses that the op opens, among those of `url_schemes`.
         schema: a JSON Schema that the arguments must fit besides the plugin's.
         rate: how often the op may run.
+        spoken: a question about the op may be answered by voice, unless a built-in rule wants it.
         from_llm: a language model may have a part in a step of an op that runs commands or types.
         validator: the schema, compiled; it follows from `schema` and is not for callers to give.
     """
@@ -50,6 +51,7 @@ class OpRule(msgspec.Struct, kw_only=True, frozen=True):
     schema: dict[str, Any] | None = None
     rate: Rate | None = None
     from_llm: bool = False
+    spoken: bool = False
     validator: Validator | None = None
 
     def __post_init__(self) -> None:

@@ -142,7 +142,7 @@ def _check_punycode(host: str) -> None:
     """Refuse labels that look like punycode and are none: some parsers take them as they are, others not at all."""
     from ada_url import URL  # noqa: PLC0415 - as in `_parse`
 
-    for label in host.split(":")[0].split("."):
+    for label in host.split(":", maxsplit=1)[0].split("."):
         if not label.startswith("xn--"):
             continue
         try:

@@ -14,7 +14,7 @@ import socket
 import struct
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -60,29 +60,99 @@ def has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def runs_one_of(connection: socket.socket, pid: int, programs: Iterable[str]) -> bool:
-    """Whether the process at the other end runs one of these executable files, by device and inode.
+def program_of(pid: int) -> str:
+    """Return the path of the executable file that a process runs now, or an empty text. For a record, not to decide."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink()) if pid else ""
+    except OSError:
+        return ""
+
+
+class Allowed:
+    """Executables that are let in, by device and inode.
+
+    The paths are resolved here, once: a symbolic link that is put elsewhere later leads nobody in. The file at the end
+    is looked at anew each time, because an update of the program puts another one there.
 
     Args:
-        connection: the connection to it.
-        pid: what `peer_credentials` said of it.
-        programs: paths; `~` is the home directory. A path that leads nowhere matches nothing.
+        paths: of executables; `~` is the home directory. A path that leads nowhere matches nothing.
     """
-    try:
-        with pinned(connection, pid) as pidfd:
-            running = Path(f"/proc/{pid}/exe").stat()
-            if has_ended(pidfd):
-                return False
-    except OSError:
-        return False
-    for path in programs:
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = [resolved for path in paths if (resolved := _resolved(path)) is not None]
+
+    def refuses(self, connection: socket.socket, pid: int) -> str | None:
+        """Return why the process at the other end is none of these, in one phrase, or None if it is one.
+
+        What it ran before it was looked at, and who else holds its end of the connection, nobody can tell.
+
+        Args:
+            connection: the connection to it.
+            pid: what `peer_credentials` said of it.
+        """
+        if pid <= 0:
+            return "its process is in another pid namespace"
         try:
-            allowed = Path(path).expanduser().stat()
-        except (OSError, RuntimeError, ValueError):
-            continue
-        if (allowed.st_dev, allowed.st_ino) == (running.st_dev, running.st_ino):
-            return True
-    return False
+            with pinned(connection, pid) as pidfd:
+                looks = _looks(pid)
+                # Once it has ended, what was read may be of another process with the same pid.
+                if has_ended(pidfd):
+                    return "it has ended"
+        except OSError as error:
+            return f"its process cannot be held: {error.strerror}"
+        if isinstance(looks, str):
+            return looks
+        running, again = looks
+        return "it changed its executable while it was looked at" if running != again else self._stranger(running)
+
+    def _stranger(self, running: _Executable) -> str | None:
+        if running.identity in map(_identity, self._paths):
+            return None
+        before = running.name.removesuffix(_DELETED)
+        if running.deleted and before in self._paths:
+            return f"its executable {before} was replaced or deleted since it started: start it anew"
+        return f"its executable {running.name} is not in allow_binaries"
+
+
+class _Executable(NamedTuple):
+    identity: tuple[int, int]
+    name: str
+    deleted: bool
+
+
+def _looks(pid: int) -> tuple[_Executable, _Executable] | str:
+    """Look twice at what a process runs; or return why that cannot be seen."""
+    try:
+        return _executable(pid), _executable(pid)
+    except OSError as error:
+        return f"its executable cannot be seen: {error.strerror}"
+
+
+def _executable(pid: int) -> _Executable:
+    """Look at what a process runs. Raises OSError."""
+    link = Path(f"/proc/{pid}/exe")
+    status = link.stat()
+    # Path.readlink would drop what the kernel adds to the name of a deleted file.
+    return _Executable((status.st_dev, status.st_ino), os.readlink(link), status.st_nlink == 0)  # noqa: PTH115 - see above
+
+
+_DELETED = " (deleted)"
+
+
+def _resolved(path: str) -> str | None:
+    try:
+        return os.path.realpath(Path(path).expanduser())
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of the file at a resolved path; None if none is there, or a link has come into it."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - together with the next line
+        return (status.st_dev, status.st_ino) if os.path.realpath(path) == path else None
+    except (OSError, ValueError):
+        return None
 
 
 def _peer_pidfd(connection: socket.socket, pid: int) -> int:

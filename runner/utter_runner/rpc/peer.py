@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
+    from utter_runner.rpc.rate import Meter
     from utter_runner.rpc.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,10 @@ class Peer:
         self.on_item: Callable[[str, StreamItem], object] | None = None
         """Takes a stream's items, which are many, instead of `Handler.on_notification`; it may miss some that are
         written in an unusual way."""
+        self.meter: Meter | None = None
+        """Bounds how much the other side may send; None for no bound."""
         self._received = 0
+        self._metered = 0
         self._arrivals: Arrivals | None = None
         self.late_replies = 0
         self.junk_bytes = 0
@@ -357,7 +361,7 @@ class Peer:
         """Handle up to one turn's share of the messages that have arrived."""
         next_frame = self._decoder.next_frame
         try:
-            for _ in range(MESSAGES_PER_TURN):
+            for handled in range(MESSAGES_PER_TURN):
                 body = next_frame()
                 if body is None:
                     self._report_junk()
@@ -365,7 +369,7 @@ class Peer:
                         self._arrivals is not None
                         and not self._decoder.inside_body
                         and self._is_surplus(self._arrivals)
-                    ):
+                    ) or (self.meter is not None and self._must_wait(self.meter, handled)):
                         return
                     if self._behind:
                         self._behind = False
@@ -380,14 +384,30 @@ class Peer:
             self._fail(error)
             return
         self._report_junk()
-        # More may be buffered: take it in the next turn and read nothing on top of it.
-        self._behind = True
-        self.channel.pause(paused=True)
-        self._reactor.again(self._resume)
+        if self.meter is None or not self._must_wait(self.meter, MESSAGES_PER_TURN):
+            # More may be buffered: take it in the next turn and read nothing on top of it.
+            self._behind = True
+            self.channel.pause(paused=True)
+            self._reactor.again(self._resume)
 
     def _resume(self) -> None:
         if not self._closed:
             self._work()
+
+    def _must_wait(self, meter: Meter, messages: int) -> bool:
+        """Charge what came in this turn; whether nothing more is read for now, or ever."""
+        size, self._metered = self._received - self._metered, self._received
+        try:
+            seconds = meter.spend(messages, size)
+        except RpcError as error:
+            self._refuse(error)
+            return True
+        if seconds <= 0:
+            return False
+        self._behind = True
+        self.channel.pause(paused=True)
+        self._deadlines.add(trio.current_time() + seconds, self._resume)
+        return True
 
     def _fail(self, error: FramingError) -> None:
         """Say what is wrong with the framing, and go."""

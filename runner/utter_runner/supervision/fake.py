@@ -23,9 +23,10 @@ from utter_protocol.versions import Negotiated
 from utter_runner.rpc.interface import TIMEOUT_CAP
 from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.instance import wait_for_reply
+from utter_runner.supervision.memory import Memory, is_model
 from utter_runner.supervision.spec import PluginSpec
 from utter_runner.supervision.states import GONE, RUNNING, readiness
-from utter_runner.supervision.work import Work, work_of_any
+from utter_runner.supervision.work import LLM, MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from utter_runner.rpc.interface import OnReply
     from utter_runner.rpc.peer import Peer
     from utter_runner.supervision.states import Status
+    from utter_runner.supervision.work import Work
 
 # What is answered: a result, an error, or what a function of the params returns or raises.
 Answer: TypeAlias = "object | RpcError | Callable[[Any], object]"
@@ -96,7 +98,7 @@ class FakeInstance:
         self.takes_notifications = True
         self.deadlines = deadlines
         self._open: dict[RequestId, FakeRequest] = {}
-        self._reads: dict[str, None] = {}
+        self.memory = Memory(plugin)
         self._next_id = count(1).__next__
         self._changed: Callable[[], None] = _nobody
         self._arrived = trio.Event()
@@ -157,6 +159,7 @@ class FakeInstance:
         except RpcError as error:
             value = error
         if isinstance(value, RpcError):
+            value.answered = True
             self._end(request, None, value)
         else:
             self._end(request, Raw(encode(value)), None)
@@ -172,7 +175,7 @@ class FakeInstance:
     def start(self) -> None:
         """The process of the next epoch runs and is admitted."""
         self.epoch += 1
-        self._reads = {}
+        self.memory = Memory(self.id)
         self.status = "ready"
         self.detail = ""
         self._next_id = count(1).__next__
@@ -197,8 +200,8 @@ class FakeInstance:
             work=work,
         )
         if work is not None:
-            for source in self._reads:
-                work.taint(source)
+            self.memory.begin(work, method, model=self._is_model())
+            self.memory.works[request.id] = work
         self.received.append(request)
         self._open[request.id] = request
         self._arrived.set()
@@ -233,20 +236,16 @@ class FakeInstance:
 
     def reads(self, source: str) -> None:
         """The plugin reads the screen all the time from now on; see `Instance.reads`."""
-        self._reads[source] = None
-        for request in self._open.values():
-            if request.work is not None:
-                request.work.taint(source)
+        self.memory.reads(source)
 
     def work_of(self, request_id: RequestId | None) -> Work:
         """Return the work that a request of the plugin belongs to; see `Instance.work_of`. Raises RpcError."""
-        works = [request.work for request in self._open.values() if request.work is not None]
         if request_id is None:
-            return work_of_any(self.id, works)
+            return self.memory.unnamed()
         request = self._open.get(request_id)
         if request is None:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"no request {request_id!r}", {"field": "request"})
-        return request.work or Work(step=(self.id, ""))
+        return request.work or self.memory.stray()
 
     def unavailable(self) -> RpcError:
         """The error for a request to a plugin that does not run."""
@@ -256,6 +255,9 @@ class FakeInstance:
             f"{self.id} is {self.status}{detail}",
             {"plugin": self.id, "status": self.status, "epoch": self.epoch},
         )
+
+    def _is_model(self) -> bool:
+        return is_model(self.handshake.kind if self.handshake else self.spec.kind, self.provides)
 
     def _expire(self, request: FakeRequest) -> None:
         request.cancelled = True
@@ -270,6 +272,9 @@ class FakeInstance:
             request.deadline.cancel()
         on_reply, request.on_reply = request.on_reply, None
         if request.work is not None:
+            self.memory.works.pop(request.id, None)
+            if (error is None or error.answered) and (self._is_model() or request.method.startswith(MODEL)):
+                request.work.taint(LLM)
             request.work.cancel()
         if on_reply is not None:
             on_reply(result, error)

@@ -24,9 +24,10 @@ from utter_runner.rpc.peer import Peer
 from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.launch import NOTHING, SpawnError, abandon, launch
 from utter_runner.supervision.link import Meeting
+from utter_runner.supervision.memory import Memory, is_model
 from utter_runner.supervision.process import ChildProcess
 from utter_runner.supervision.states import RUNNING, Event, Status, next_status
-from utter_runner.supervision.work import Work, work_of_any
+from utter_runner.supervision.work import LLM, MODEL
 
 if TYPE_CHECKING:
     import socket
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from utter_runner.supervision.dialect import Dialect, Handshake
     from utter_runner.supervision.launch import Inherited, Launched
     from utter_runner.supervision.spec import PluginSpec, Timing
+    from utter_runner.supervision.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +131,9 @@ class Instance:
         self.process: ChildProcess | None = None
         self.ended = trio.Event()
         self._warned: set[str] = set()
-        self.works: dict[RequestId, Work] = {}
-        """What the requests in flight of this epoch are part of, as far as that was said."""
-        self._reads: dict[str, None] = {}
+        self.memory = Memory(spec.id)
+        """What it has learned in this epoch."""
+        self._model = is_model(spec.kind, spec.provides)
         self._health: HealthResult | None = None
         self._reactor = reactor
         self._deadlines = deadlines
@@ -151,6 +153,11 @@ class Instance:
     def id(self) -> str:
         """The plugin's id."""
         return self.spec.id
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, if it has one that is known."""
+        return self.process.pid if self.process else self._other_pid
 
     @property
     def running(self) -> bool:
@@ -204,8 +211,7 @@ class Instance:
         self.admitted = False
         self.handshake = None
         self.missing = ()
-        self.works = {}
-        self._reads = {}
+        self.memory = Memory(self.id)
         self._health = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
@@ -216,7 +222,7 @@ class Instance:
         launched = launched or self._launch()
         self._meeting.take(launched.endpoint)
         try:
-            process = ChildProcess(launched, self._reactor, self._on_stderr)
+            process = ChildProcess(launched, self._reactor, self._on_stderr, self.spec.secrets)
         except OSError as error:
             abandon(launched)
             self._end_inherited()
@@ -270,6 +276,7 @@ class Instance:
         if self.peer is None:
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self.id} is not running")
         self.handshake = await self._dialect.handshake(self.peer, self.spec, self.epoch, self._timing.handshake)
+        self._model = is_model(self.handshake.kind, self.handshake.provides)
         if self._health is not None:
             # It changed while the handshake was under way.
             self.note_health(self._health)
@@ -363,15 +370,18 @@ class Instance:
             return None
         if work is None:
             return self.peer.request(method, params, on_reply, timeout=timeout)
-        for source in self._reads:
-            work.taint(source)
-        works = self.works
+        model = self._model
+        self.memory.begin(work, method, model=model)
+        works = self.memory.works
         ended = False
 
         def ends(result: Raw | None, error: RpcError | None) -> None:
             nonlocal ended
             ended = True
             works.pop(request_id, None)
+            # In an error it can say whatever it can in a result.
+            if (error is None or error.answered) and (model or method.startswith(MODEL)):
+                work.taint(LLM)
             # Whatever it still asks for, nobody waits for any more, and it may not serve another request.
             work.cancel()
             on_reply(result, error)
@@ -384,27 +394,26 @@ class Instance:
 
     def reads(self, source: str) -> None:
         """The plugin reads the screen all the time from now on: that taints whatever it works on in this epoch."""
-        self._reads[source] = None
-        for work in self.works.values():
-            work.taint(source)
+        self.memory.reads(source)
 
     def work_of(self, request_id: RequestId | None) -> Work:
         """Return the work that a plugin's own request belongs to.
 
         Args:
             request_id: the runner's request that the plugin says it is working on; None when it does not say. Then it
-                counts as the deepest one in flight, and as `screen`.
+                counts as the deepest one in flight, and as `screen`. What is read for one that the runner sent on
+                nobody's behalf is known to the plugin for the rest of its epoch.
 
         Raises:
             RpcError: -32602, no such request is in flight.
         """
         if request_id is None:
-            return work_of_any(self.id, [*self.works.values()])
-        work = self.works.get(request_id)
+            return self.memory.unnamed()
+        work = self.memory.works.get(request_id)
         if work is not None:
             return work
         if self.peer is not None and self.peer.waits_for(request_id):
-            return Work(step=(self.id, ""))
+            return self.memory.stray()
         raise RpcError(
             ErrorCode.INVALID_PARAMS,
             f"the runner waits for no answer to a request {request_id!r}",
@@ -476,7 +485,7 @@ class Instance:
             "epoch": self.epoch,
             "status": self.status,
             "detail": self.detail,
-            "pid": process.pid if process else self._other_pid,
+            "pid": self.pid,
             "transport": self.spec.transport,
             "provides": list(self.provides),
             "requires": list(self.requires),

@@ -41,6 +41,8 @@ class Launched(NamedTuple):
     tmp: str
     """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
     endpoint: Endpoint | None = None
+    wrapped: bool = False
+    """Whether a wrapper stands before it, whose exit code is 128 and the number of the signal that ended the plugin."""
 
 
 class Inherited(NamedTuple):
@@ -146,7 +148,8 @@ def launch(
     tmp = ""
     try:
         tmp = _make_tmp(spec, key, environ)
-        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made)
+        wrapped = spec.sandbox is not None and "bubblewrap" in spec.sandbox.wrappers
+        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made, wrapped)
     except SpawnError:
         remove_tmp(tmp)
         if made is not None and made is not endpoint:
@@ -196,9 +199,16 @@ def _spawn(
     # setpriv exists everywhere util-linux does; it asks the kernel to kill the plugin should the runner be killed.
     setpriv = _setpriv()
     prefix = [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
+    command = [*prefix, program, *spec.argv[1:]]
+    if spec.sandbox is not None:
+        # Not loaded where nobody wants a sandbox.
+        from utter_runner.supervision.sandbox.compose import confined_command  # noqa: PLC0415 - see above
+
+        program = str(Path(program).absolute())
+        command = confined_command(spec, program, tmp, environ, directory=directory, tie=prefix, taken=[*fds.values()])
     try:
         return subprocess.Popen(
-            [*prefix, program, *spec.argv[1:]],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # What a plugin prints is for the log as well where it is no frame.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
-from utter_runner.rpc.credentials import peer_credentials
+from utter_runner.rpc.credentials import Allowed, peer_credentials
 from utter_runner.rpc.endpoint import EndpointError, make_directory
 from utter_runner.rpc.reactor import READABLE
 from utter_runner.supervision.launch import SpawnError, listen_for
@@ -201,6 +201,7 @@ class Meeting:
         self._reactor = reactor
         self._deadlines = deadlines
         self._keeper = Doorkeeper(spec.id, timing.identify)
+        self._allowed = None if spec.allow_binaries is None else Allowed(spec.allow_binaries)
         self._door: Door | None = None
 
     @property
@@ -227,7 +228,7 @@ class Meeting:
         Args:
             on_trouble: told why it is not there, now and then, in one phrase.
         """
-        guest = Guest(allow_binaries=self._spec.allow_binaries)
+        guest = Guest(allow_binaries=self._allowed)
         pauses = (self._timing.dial_first, self._timing.absent_most)
         if self._spec.transport == "listen":
             try:

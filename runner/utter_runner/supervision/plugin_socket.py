@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from utter_runner.rpc.credentials import has_ended, peer_credentials, pinned, runs_one_of
+from utter_runner.rpc.credentials import Allowed, has_ended, peer_credentials, pinned
 from utter_runner.rpc.endpoint import check_length, runtime_directory
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
 
@@ -55,7 +55,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int = 0
     mark: str = ""
-    allow_binaries: tuple[str, ...] | None = None
+    allow_binaries: Allowed | None = None
 
 
 def refusal(connection: socket.socket, guest: Guest) -> str | None:
@@ -70,8 +70,8 @@ def refusal(connection: socket.socket, guest: Guest) -> str | None:
         return "its process is in another pid namespace"
     if guest.pid:
         return _stranger(connection, credentials.pid, guest)
-    if guest.allow_binaries is not None and not runs_one_of(connection, credentials.pid, guest.allow_binaries):
-        return "it runs none of allow_binaries"
+    if guest.allow_binaries is not None:
+        return guest.allow_binaries.refuses(connection, credentials.pid)
     return None
 
 

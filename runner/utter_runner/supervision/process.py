@@ -18,15 +18,17 @@ import trio
 
 from utter_runner.rpc.reactor import HANGUP, READABLE, Reactor
 from utter_runner.supervision.launch import INSTANCE_VARIABLE, remove_tmp
+from utter_runner.supervision.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from utter_runner.supervision.launch import Launched
 
 STOP_SECONDS = 2.0
 STDERR_TAIL = 64 * 1024
-_STDERR_LINE = 8 * 1024
+# What shells and wrappers add to the number of a signal to make an exit code of it.
+_SIGNALLED = 128
 
 
 class ChildProcess:
@@ -38,15 +40,23 @@ class ChildProcess:
     Args:
         launched: the process.
         reactor: reports its end and its stderr.
-        on_stderr: called with each line of stderr, control characters escaped.
+        on_stderr: called with each line of stderr, as `Words` makes them.
+        secrets: what must not be among them.
     """
 
-    def __init__(self, launched: Launched, reactor: Reactor, on_stderr: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        launched: Launched,
+        reactor: Reactor,
+        on_stderr: Callable[[str], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
         process = launched.process
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - launch makes them
         self.pid = process.pid
         self.mark = launched.mark
         self._tmp = launched.tmp
+        self._wrapped = launched.wrapped
         self.returncode: int | None = None
         self.exited = trio.Event()
         self._owns_stdin = process.stderr is None
@@ -61,7 +71,7 @@ class ChildProcess:
         self._on_stderr = on_stderr
         self._tail: deque[str] = deque()
         self._tail_size = 0
-        self._partial = b""
+        self._words = Words(self._add_line, secrets)
         os.set_blocking(self._stderr_fd, False)
         self._pidfd = os.pidfd_open(self.pid)
         reactor.register(self._stderr_fd, READABLE, self._read_stderr)
@@ -75,7 +85,8 @@ class ChildProcess:
     def _reap(self, _events: int) -> None:
         if self._process.poll() is None:
             return
-        self.returncode = self._process.returncode
+        code = self._process.returncode
+        self.returncode = _SIGNALLED - code if self._wrapped and code > _SIGNALLED else code
         self._reactor.unregister(self._pidfd)
         os.close(self._pidfd)
         self.exited.set()
@@ -88,23 +99,11 @@ class ChildProcess:
         except OSError:
             data = b""
         if data:
-            self._take_stderr(data)
+            self._words.feed(data)
         elif events & (READABLE | HANGUP):
             self.close_stderr()
 
-    def _take_stderr(self, data: bytes) -> None:
-        lines = (self._partial + data).split(b"\n")
-        self._partial = lines.pop()
-        if len(self._partial) > _STDERR_LINE:
-            lines.append(self._partial)
-            self._partial = b""
-        for line in lines:
-            self._add_line(line)
-
-    def _add_line(self, raw: bytes) -> None:
-        line = escape_line(raw)
-        if not line:
-            return
+    def _add_line(self, line: str) -> None:
         self._tail.append(line)
         self._tail_size += len(line) + 1
         while self._tail_size > STDERR_TAIL:
@@ -118,9 +117,7 @@ class ChildProcess:
         fd, self._stderr_fd = self._stderr_fd, -1
         self._reactor.unregister(fd)
         os.close(fd)
-        if self._partial:
-            self._add_line(self._partial)
-            self._partial = b""
+        self._words.end()
 
     def close_stdin(self) -> None:
         """Give the process end-of-file on its stdin, unless that is a peer's."""
@@ -204,11 +201,3 @@ def kill_marked(mark: str) -> int:
         if not found:
             break
     return len(killed)
-
-
-def escape_line(raw: bytes) -> str:
-    """Return bytes of a plugin as text that is safe on a terminal: control characters and bad UTF-8 are escaped."""
-    text = raw.rstrip(b"\r").decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

@@ -102,6 +102,7 @@ def resolve(
         allow_binaries=tuple(entry.allow_binaries) if entry.allow_binaries is not None else None,
         cwd=entry.cwd or (str(directory) if directory is not None else None),
         env=entry.env,
+        secret_env=entry.secret_env,
         pass_env=tuple(entry.pass_env),
         inherits_ring=wants_ring and not no_ring,
         provides=_union(manifest.provides if manifest else (), entry.provides),
@@ -115,6 +116,11 @@ def resolve(
             else None
         ),
         warnings=(*_warnings(entry), *filter(None, [no_ring])),
+        package=str(directory.absolute()) if directory is not None else None,
+        visible=_named_files(argv) if entry.entrypoint is not None else (),
+        read_paths=tuple(entry.read_paths),
+        write_paths=tuple(entry.write_paths),
+        confine=entry.sandbox,
     )
 
 
@@ -209,6 +215,11 @@ def _expand(entry: PluginConfig, entrypoint: Sequence[str], directory: Path | No
     """The config's own entrypoint, by the rules of a manifest's."""
     program, *arguments = [word.replace("${PYTHON}", sys.executable) for word in entrypoint]
     return [_absolute(entry, program, directory) if "/" in program else program, *arguments]
+
+
+def _named_files(argv: Sequence[str]) -> tuple[str, ...]:
+    """The files that the user's own command names. A manifest's words are not the user's."""
+    return tuple(word for word in argv[1:] if word.startswith("/") and Path(word).is_file())
 
 
 def _absolute(entry: PluginConfig, path: str, directory: Path | None) -> str:

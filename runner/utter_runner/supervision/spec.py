@@ -5,9 +5,14 @@ Rules here: plain data; where it came from is the business of whoever built it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+from utter_runner.config.describe import without_values
+
+if TYPE_CHECKING:
+    from utter_runner.supervision.sandbox.wrappers import Sandbox
 
 
 class SettingsSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,9 +38,15 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         spawn: whether the runner starts it, or waits until somebody else has.
         allow_binaries: the executables that may attach as one that somebody else started; None for any of this user.
         env: variables to set on top of the plugin environment; `pass_env` names those passed on as they are.
+        secret_env: references to secrets, by the variable that is to hold each; empty once they are in `env`.
+        secrets: what must not be logged of it.
         inherits_ring: whether its process inherits the audio ring.
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
         settings_schema: None when the manifest has none.
+        package: the directory of its manifest.
+        visible: files that the config's own entrypoint names; it may read them, whatever its permissions are.
+        read_paths, write_paths: what it may read and change beside what its permissions say.
+        confine: whether it may be put into a sandbox; `sandbox` is the one that it is put into.
     """
 
     id: str
@@ -48,6 +59,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     allow_binaries: tuple[str, ...] | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
+    secret_env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
     inherits_ring: bool = False
     provides: tuple[str, ...] = ()
@@ -56,7 +68,17 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     restart: Literal["always", "on-failure", "never"] = "always"
     settings: dict[str, Any] = {}
     settings_schema: SettingsSchema | None = None
+    secrets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    package: str | None = None
+    visible: tuple[str, ...] = ()
+    read_paths: tuple[str, ...] = ()
+    write_paths: tuple[str, ...] = ()
+    confine: bool = True
+    sandbox: Sandbox | None = None
+
+    def __repr__(self) -> str:
+        return without_values(self, "env", "secret_env", "settings", "secrets")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

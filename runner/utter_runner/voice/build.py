@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from utter_runner.supervision.supervisor import Supervisor
     from utter_runner.supervision.work import Work
     from utter_runner.voice.capture.source import AudioSource
+    from utter_runner.voice.collaborators import Answers
     from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, Hotkeys
     from utter_runner.voice.speaker import StreamOpener
 
@@ -81,6 +82,7 @@ class Voice:
         on_level: Callable[[AudioLevel], object],
         open_stream: StreamOpener,
         timeout: float,
+        answers: Answers | None = None,
     ) -> None:
         voice, audio = config.voice, config.audio
 
@@ -114,6 +116,7 @@ class Voice:
             cues=CuePlayer(
                 self._playback, enabled=audio.cues, latency=LATENCY + (CHECKING if audio.output_device else 0)
             ),
+            answers=answers,
             activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
             media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,

@@ -7,12 +7,13 @@ of the feed's ring (f32le mono at `AudioFeed.rate`), every time in seconds of `t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from utter_protocol.methods import CommandResult, Provenance, Transcript
+    from utter_runner.rpc.requesters import Requester
 
 CueName = Literal["start", "stop", "done", "error", "confirm", "cancel"]
 Phase = Literal["planning", "confirming", "acting"]
@@ -116,6 +117,11 @@ class AudioFeed(Protocol):
 class RecognitionStream(Protocol):
     """One utterance on its way into the recogniser."""
 
+    @property
+    def provenance(self) -> Provenance:
+        """The most trust that what was heard may have."""
+        ...
+
     def feed(self, chunk: Chunk) -> None:
         """Hand over the next frames. Never blocks; bounded by the caller.
 
@@ -140,8 +146,12 @@ class RecognitionStream(Protocol):
 class Recogniser(Protocol):
     """The speech-to-text plugin."""
 
-    async def start(self, session: str) -> RecognitionStream:
+    async def start(self, session: str, hints: Sequence[str] | None = None) -> RecognitionStream:
         """Open an utterance. A call that is cancelled leaves no utterance open.
+
+        Args:
+            session: its id.
+            hints: what is likely to be said; None: whatever commands there are.
 
         Raises:
             RpcError: no recogniser is running, or it refused.
@@ -181,19 +191,43 @@ class Commander(Protocol):
     """Router, policy, confirmation and action in one: the only way from text to a deed."""
 
     async def command(
-        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+        self,
+        utterance: str,
+        *,
+        session: str,
+        provenance: Provenance,
+        on_phase: PhaseCallback,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> CommandResult:
         """Do what was said. Cancelling the call withdraws a pending confirmation (as denied) and cancels the action.
 
         Args:
             utterance: the text heard.
             session: the id that events about this command carry.
-            provenance: `user` for speech.
+            provenance: `user` for speech, unless the recogniser says otherwise.
             on_phase: called on every change of phase, in order; the call starts in `planning`. It may cancel the call.
+            requesters: the clients that asked for it, who may not confirm it.
 
         Raises:
             RpcError: there is no router, or it failed; errors of single steps are in the result instead.
         """
+        ...
+
+
+class Answers(Protocol):
+    """Spoken answers to confirmations."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """What can be said."""
+        ...
+
+    def waits(self, session: str) -> str:
+        """Return the id of the question of this session that can be answered by voice now, or nothing."""
+        ...
+
+    def answer(self, question: str, text: str) -> bool | None:
+        """Take what was said; return whether it was a yes or a no, or None: neither, or that is not asked now."""
         ...
 
 

@@ -18,9 +18,10 @@ from utter_protocol.ring import Overrun
 from utter_runner.voice.collaborators import SAMPLE_BYTES, AudioUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from utter_protocol.kinds import SpeechFormat
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import Chunk, CueName, PhaseCallback
 
 
@@ -165,25 +166,30 @@ class FakeRecogniser:
 
     Attributes:
         streams: every utterance by session.
+        hints: what was said to be likely in each.
         texts: what is heard next.
         start_error: raised by `start` when set.
         finish_error: raised by `finish` when set.
         may_finish: `finish` waits for it.
+        provenance: what trust each utterance has.
     """
 
     def __init__(self, *texts: str) -> None:
         self.texts = deque(texts)
         self.streams: dict[str, FakeStream] = {}
+        self.hints: dict[str, Sequence[str] | None] = {}
         self.start_error: RpcError | None = None
         self.finish_error: RpcError | None = None
+        self.provenance: Provenance = "user"
         self.may_finish = trio.Event()
         self.may_finish.set()
 
-    async def start(self, session: str) -> FakeStream:
+    async def start(self, session: str, hints: Sequence[str] | None = None) -> FakeStream:
         """Open an utterance."""
         await trio.lowlevel.checkpoint()
         if self.start_error is not None:
             raise self.start_error
+        self.hints[session] = hints
         stream = self.streams[session] = FakeStream(self)
         return stream
 
@@ -193,11 +199,39 @@ class FakeRecogniser:
         return [name for name, stream in self.streams.items() if not (stream.finished or stream.cancelled)]
 
 
+class FakeAnswers:
+    """Understands yes and no.
+
+    Attributes:
+        open: the questions that can be answered, by session.
+        answered: what each was answered.
+    """
+
+    words = ("yes", "no")
+
+    def __init__(self) -> None:
+        self.open: dict[str, str] = {}
+        self.answered: dict[str, bool] = {}
+
+    def waits(self, session: str) -> str:
+        """Return a session's question."""
+        return self.open.get(session, "")
+
+    def answer(self, question: str, text: str) -> bool | None:
+        """Take an answer."""
+        if question not in self.open.values() or text not in self.words:
+            return None
+        self.open = {session: one for session, one in self.open.items() if one != question}
+        self.answered[question] = text == "yes"
+        return self.answered[question]
+
+
 class FakeStream:
     """One utterance of a `FakeRecogniser`."""
 
     def __init__(self, recogniser: FakeRecogniser) -> None:
         self._recogniser = recogniser
+        self.provenance = recogniser.provenance
         self.chunks: list[Chunk] = []
         self.finished = False
         self.cancelled = False
@@ -248,13 +282,21 @@ class FakeCommander:
     def __init__(self, behaviour: Callable[[str, PhaseCallback], Awaitable[CommandResult]] = obey) -> None:
         self.behaviour = behaviour
         self.commands: list[tuple[str, str, Provenance]] = []
+        self.requesters: list[frozenset[Requester]] = []
         self.running: list[str] = []
         self.cancelled: list[str] = []
 
     async def command(
-        self, utterance: str, *, session: str, provenance: Provenance, on_phase: PhaseCallback
+        self,
+        utterance: str,
+        *,
+        session: str,
+        provenance: Provenance,
+        on_phase: PhaseCallback,
+        requesters: frozenset[Requester] = frozenset(),
     ) -> CommandResult:
         """Run the behaviour and remember how it went."""
+        self.requesters.append(requesters)
         self.commands.append((session, utterance, provenance))
         self.running.append(session)
         try:

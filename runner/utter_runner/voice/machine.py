@@ -51,6 +51,7 @@ class Event(Enum):
     TAP = "tap"
     LATCH = "latching tap"
     TOGGLE = "toggle"
+    REPLY = "press that answers"
     LISTEN = "listen"
     LIMIT = "maximum length"
     PAUSE = "nobody speaks"
@@ -77,6 +78,7 @@ class Effect(Enum):
     QUEUE = "open a session behind this one"
     CUT = "end this recording here, open a session behind this one"
     REPLACE = "report this session as cancelled, open a session"
+    REPLY = "open a session that answers this one's question"
     FINISH = "report this session"
 
 
@@ -146,6 +148,7 @@ _RULES: Mapping[State, Mapping[Event, Transition]] = {
         _E.END: _DROPPED,
         _E.PRESS: Transition(_S.IDLE, _F.REPLACE),
         _E.TOGGLE: Transition(_S.IDLE, _F.REPLACE),
+        _E.REPLY: Transition(_S.CONFIRMING, _F.REPLY),
         _E.FAULT: _DROPPED,
         _E.CANCEL: _DROPPED,
     },

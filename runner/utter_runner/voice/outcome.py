@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from utter_protocol.errors import ErrorCode, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from utter_protocol.methods import CommandResult, StepResult
     from utter_runner.voice.collaborators import CueName
@@ -54,6 +54,13 @@ def of_result(result: CommandResult) -> Outcome:
         name = "failed"
     detail = result.detail or (failed[0].detail if failed else "")
     return Outcome(name, detail, result.results, result.latency_ms)
+
+
+def of_answer(approved: bool | None, words: Sequence[str]) -> Outcome:
+    """The outcome of what was said to answer a question: yes, no, or neither (then the question stays open)."""
+    if approved is None:
+        return Outcome("not_understood", f"That answered nothing. What is understood: {', '.join(words)}.")
+    return Outcome("done", "You said yes." if approved else "You said no.")
 
 
 def of_error(error: RpcError) -> Outcome:

@@ -28,10 +28,11 @@ from utter_protocol.methods import (
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from msgspec import Raw
 
+    from utter_protocol.methods import Provenance
     from utter_runner.dataplane.ring import RingWriter
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
@@ -74,11 +75,12 @@ class PluginRecogniser:
         self._warned: set[tuple[str, int]] = set()
         self._open: dict[str, PluginStream] = {}
 
-    async def start(self, session: str) -> PluginStream:
-        """Open an utterance. Raises RpcError."""
+    async def start(self, session: str, hints: Sequence[str] | None = None) -> PluginStream:
+        """Open an utterance, see `Recogniser.start`. Raises RpcError."""
         instance = await self._supervisor.wait_provider(STT, self._start_timeout)
         stream = PluginStream(instance, session, self._open)
-        params = SttStartParams(session=session, hints=self._hints(), language=self._language)
+        likely = self._hints() if hints is None else list(hints)
+        params = SttStartParams(session=session, hints=likely, language=self._language)
         try:
             answer = await instance.call("stt.start", params, timeout=self._start_timeout)
             if decode_answer(answer, SttStartResult, "stt.start", instance.id).ring and self._may_read(instance):
@@ -126,6 +128,7 @@ class PluginStream:
     def __init__(self, instance: Instance, session: str, register: dict[str, PluginStream]) -> None:
         self._instance = instance
         self._epoch = instance.epoch
+        self._memory = instance.memory
         self._session = session
         self.ring: RingWriter | None = None
         self._register = register
@@ -136,6 +139,11 @@ class PluginStream:
         self._error: RpcError | None = None
         self._decided = trio.Event()
         register[session] = self
+
+    @property
+    def provenance(self) -> Provenance:
+        """The most trust that what was heard may have: a plugin that reads the screen can hear what stands there."""
+        return "screen" if self._memory.screen else "user"
 
     def feed(self, chunk: Chunk) -> None:
         """Hand over frames at 16 kHz. Raises RpcError."""

@@ -20,7 +20,8 @@ from utter_runner.voice.machine import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from utter_protocol.methods import SessionReport
+    from utter_protocol.methods import Provenance, SessionReport
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import AudioFeed
 
 MAX_CHUNK_FRAMES = 8_000
@@ -60,6 +61,8 @@ class Session:
         screened: a screen stands between the recorder and the recogniser, see `voice.vad.screen`.
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
+        requesters: the clients that asked for it; empty for the keys.
+        answers: the question that it answers; empty for commands.
         since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
         end: the frame after its last one; None while that is unknown.
@@ -69,6 +72,7 @@ class Session:
         muted: the span of frames in which a cue sounds; what is heard of it is silenced.
         silence: silences cues, see `Cues.silence`.
         holding: it has the microphone acquired.
+        provenance: the most trust that what was heard may have.
         report: how it ended; None while it has not.
         done: set when it has ended and nothing of it runs any more.
         scope: cancels all its work.
@@ -84,6 +88,8 @@ class Session:
     behind: tuple[trio.Event, ...] = ()
     live: bool = True
     screened: bool = False
+    requesters: frozenset[Requester] = frozenset()
+    answers: str = ""
     since: int | None = None
     state: State = State.IDLE
     key_up_at: float | None = None
@@ -96,6 +102,7 @@ class Session:
     muted: tuple[int, int] = (0, 0)
     holding: bool = False
     heard: str = ""
+    provenance: Provenance = "user"
     report: SessionReport | None = None
     latency: dict[str, float] = field(default_factory=dict)
     done: trio.Event = field(default_factory=trio.Event)

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from utter_protocol.methods import Transcript
+    from utter_runner.rpc.requesters import Requester
     from utter_runner.voice.collaborators import (
+        Answers,
         AudioFeed,
         Commander,
         CueName,
@@ -72,6 +74,7 @@ class VoiceController:
         recogniser: speech to text.
         commander: text to deed.
         cues: short sounds.
+        answers: takes spoken answers to confirmations; None: a press of the key withdraws them.
         activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         media: the players that are quiet while a session listens; None lets them play.
@@ -89,6 +92,7 @@ class VoiceController:
         recogniser: Recogniser,
         commander: Commander,
         cues: Cues,
+        answers: Answers | None = None,
         activity: VoiceActivity | None = None,
         emit: EmitEvent,
         media: Media | None = None,
@@ -102,6 +106,7 @@ class VoiceController:
         self._recogniser = recogniser
         self._commander = commander
         self._cues = cues
+        self._answers = answers
         self._emit = emit
         self._on_transcript = on_transcript
         self._settings = settings or VoiceSettings()
@@ -194,12 +199,15 @@ class VoiceController:
         self._alarm = True
         self._cue("error")
 
-    async def listen_wav(self, pcm_f32le_16k_mono: bytes, timeout: float) -> SessionReport:
+    async def listen_wav(
+        self, pcm_f32le_16k_mono: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+    ) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
         Args:
             pcm_f32le_16k_mono: f32le mono at the feed's rate, at most the maximum length of a session.
             timeout: seconds for all of it, waiting included.
+            requesters: the clients that asked for it, who may not confirm what it does.
 
         Raises:
             RpcError: invalid params (not whole frames, too long), timed out, or cancelled because the runner stops.
@@ -208,7 +216,7 @@ class VoiceController:
         with trio.move_on_after(timeout):
             while self._sessions:
                 await self._sessions[-1].done.wait()
-            return await self._play_in(pcm_f32le_16k_mono)
+            return await self._play_in(pcm_f32le_16k_mono, requesters)
         raise RpcError(
             ErrorCode.TIMED_OUT,
             f"The session was not over within {timeout:g} s.",
@@ -220,8 +228,9 @@ class VoiceController:
     def _start(self, event: Event, at: int | None) -> dict[str, Any]:
         front = self._sessions[0] if self._sessions else None
         newest = self._sessions[-1] if self._sessions else None
-        target = front if front and front.state is State.CONFIRMING else newest
-        row = TRANSITIONS[target.state if target else State.IDLE, event]
+        target = front if front and front.state is State.CONFIRMING and not (newest and newest.answers) else newest
+        question = self._question(target) if event is not Event.LISTEN else ""
+        row = TRANSITIONS[target.state if target else State.IDLE, Event.REPLY if question else event]
         if self._nursery is None:
             self._emit({"event": "warning", "text": "Voice is not running, so the key was ignored."})
             return self._answer(None)
@@ -229,12 +238,18 @@ class VoiceController:
             self._emit({"event": "warning", "text": _BUSY})
             self._cue("error")
             return {"session": "", "state": self.status()["state"]}
-        if target is not None:
+        if target is not None and not question:
             # The start cue of the session that takes its place says enough.
             self._apply(target, event, _REPLACED, sound=False)
-        if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE}:
-            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at)
+        if row.effect in {Effect.OPEN, Effect.QUEUE, Effect.CUT, Effect.REPLACE, Effect.REPLY}:
+            target = self._open(TRANSITIONS[State.IDLE, event].target, after=target, since=at, answers=question)
         return self._answer(target)
+
+    def _question(self, session: Session | None) -> str:
+        """Return the question of a session that what is said next answers, or nothing."""
+        if session is None or session.state is not State.CONFIRMING or self._answers is None:
+            return ""
+        return self._answers.waits(session.id)
 
     def _apply(self, session: Session, event: Event, ending: Outcome = _CANCELLED, *, sound: bool = True) -> None:
         """Move a session on by its row of the table; `ending` is reported if it ends by that."""
@@ -267,19 +282,26 @@ class VoiceController:
             if session.key_up_at is not None:
                 session.latency["capture"] = session.captured_at - session.key_up_at
         elif state is State.CONFIRMING:
-            if len(self._sessions) >= _QUEUE_LIMIT:
+            if any(other is not session and not other.answers for other in self._sessions):
                 # Someone already speaks, or has spoken, the next command: it must not wait for this answer.
                 self._finish(session, _REPLACED)
             else:
                 self._cue("confirm")
 
     def _open(
-        self, state: State, *, after: Session | None = None, live: bool = True, since: int | None = None
+        self,
+        state: State,
+        *,
+        after: Session | None = None,
+        live: bool = True,
+        since: int | None = None,
+        answers: str = "",
     ) -> Session:
         nursery = self._nursery
         if nursery is None:
             raise RpcError(ErrorCode.CANCELLED, "Voice is not running.")
-        behind = tuple(earlier.done for earlier in self._running)
+        # Whoever answers is waited for.
+        behind = () if answers else tuple(earlier.done for earlier in self._running)
         screened = live and self._screen is not None
         session = Session(
             self._new_id(),
@@ -289,6 +311,7 @@ class VoiceController:
             live=live,
             screened=screened,
             since=since,
+            answers=answers,
         )
         self._sessions.append(session)
         self._running.append(session)
@@ -391,22 +414,33 @@ class VoiceController:
         session.heard = text
         self._emit({"event": "heard", "session": session.id, "text": text})
         self._apply(session, Event.HEARD)
+        if session.answers and self._answers is not None:
+            # What a recogniser made that has seen the screen is nobody's yes.
+            said = self._answers.answer(session.answers, text) if session.provenance == "user" else None
+            self._apply(session, Event.END, outcome.of_answer(said, self._answers.words))
+            return
         # What is done meets the players as the user had left them.
         await self._quiet.settled(session.id)
         result = await self._commander.command(
-            text, session=session.id, provenance="user", on_phase=partial(self._on_phase, session)
+            text,
+            session=session.id,
+            provenance=session.provenance,
+            on_phase=partial(self._on_phase, session),
+            requesters=session.requesters,
         )
         self._apply(session, Event.END, outcome.of_result(result))
 
     async def _recognise(self, session: Session) -> str:
         """Stream the session's audio into the recogniser as it arrives and return what was said."""
         began = trio.current_time()
-        stream = await self._recogniser.start(session.id)
+        likely = self._answers.words if session.answers and self._answers is not None else None
+        stream = await self._recogniser.start(session.id, likely)
         recognised = False
         try:
             async for chunk in session.audio:
                 stream.feed(chunk)
             transcript = await stream.finish(self._settings.stt_timeout_ms / 1000)
+            session.provenance = stream.provenance
             recognised = True
         finally:
             if not recognised:
@@ -418,8 +452,9 @@ class VoiceController:
     def _on_phase(self, session: Session, phase: Phase) -> None:
         self._apply(session, _PHASE_EVENTS[phase])
 
-    async def _play_in(self, pcm: bytes) -> SessionReport:
+    async def _play_in(self, pcm: bytes, requesters: frozenset[Requester]) -> SessionReport:
         session = self._open(State.LISTENING, live=False)
+        session.requesters = requesters
         session.put(pcm)
         session.close()
         self._apply(session, Event.RELEASE)

@@ -85,8 +85,11 @@ WORKSPACES = {
 WINDOWS = {"WindowsChanged": {"windows": [window(1, "One", focused=True, pid=5), window(2, "Two", workspace=7)]}}
 
 
+IDS = {"One": "1", "Two": "2", "New": "3", "Newer": "4"}
+
+
 def shown(title: str, workspace: str = "1") -> dict[str, str]:
-    return {"app": "foot", "title": title, "workspace": workspace}
+    return {"id": IDS[title], "app": "foot", "title": title, "workspace": workspace}
 
 
 def told(process: PluginProcess, *names: str) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def test_a_snapshot_waits_for_the_windows(niri: Niri, tmp_path: Path) -> None:
         niri.send({"KeyboardLayoutsChanged": {"keyboard_layouts": {"names": ["de"], "current_idx": 0}}}, WORKSPACES)
         niri.send(WINDOWS)
         assert pending.result() == {
-            "window": {"app": "foot", "title": "One"},
+            "window": {"id": "1", "app": "foot", "title": "One"},
             "windows": [shown("One"), shown("Two", "mail")],
             "workspace": "1",
         }
@@ -117,14 +120,14 @@ def test_each_event_is_followed(niri: Niri, tmp_path: Path) -> None:
         niri.send(WORKSPACES, {"WindowsChanged": {"windows": []}})
         assert told(process, "windows", "workspace") == {"windows": [], "workspace": "1"}
         niri.send({"WindowOpenedOrChanged": {"window": window(3, "New", focused=True)}})
-        assert told(process, "window", "windows")["window"] == {"app": "foot", "title": "New"}
+        assert told(process, "window", "windows")["window"] == {"id": "3", "app": "foot", "title": "New"}
         niri.send({"WindowOpenedOrChanged": {"window": window(4, "Newer", focused=True)}})
         assert told(process, "window", "windows") == {
-            "window": {"app": "foot", "title": "Newer"},
+            "window": {"id": "4", "app": "foot", "title": "Newer"},
             "windows": [shown("New"), shown("Newer")],
         }
         niri.send({"WindowFocusChanged": {"id": 3}})
-        assert told(process, "window") == {"window": {"app": "foot", "title": "New"}}
+        assert told(process, "window") == {"window": {"id": "3", "app": "foot", "title": "New"}}
         niri.send({"WindowFocusChanged": {"id": None}})
         assert told(process, "window") == {"window": None}
         niri.send({"WindowClosed": {"id": 3}})
@@ -135,7 +138,7 @@ def test_each_event_is_followed(niri: Niri, tmp_path: Path) -> None:
         assert told(process, "workspace") == {"workspace": "mail"}
         niri.send({"WindowClosed": {"id": 99}}, {"WindowLayoutsChanged": {"changes": [[1, {}]]}}, {"Later": 1})
         niri.send({"WindowOpenedOrChanged": {"window": {"id": 4, "title": None, "app_id": None, "workspace_id": None}}})
-        assert told(process, "windows") == {"windows": [{"app": "", "title": "", "workspace": ""}]}
+        assert told(process, "windows") == {"windows": [{"id": "4", "app": "", "title": "", "workspace": ""}]}
 
 
 def test_events_may_be_cut_anywhere(niri: Niri, tmp_path: Path) -> None:

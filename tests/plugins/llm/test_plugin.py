@@ -199,7 +199,7 @@ def test_wrong_params_are_refused(method: str, params: dict[str, Any], field: st
 
 @pytest.mark.parametrize(
     "settings",
-    [{"base_url": "ftp://x"}, {"base_url": "http://a:secret@x"}, {"timeout_s": 100}, {"api_key": "secret"}],
+    [{"base_url": "ftp://x"}, {"base_url": "http://a:secret@x"}, {"timeout_s": 100}, {"colour": "secret"}],
 )
 def test_wrong_settings_are_degraded_health_that_names_them(settings: dict[str, Any]) -> None:
     with plugin("http://127.0.0.1:1/v1", **settings) as process:

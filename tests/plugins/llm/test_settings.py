@@ -69,6 +69,7 @@ def test_a_key_is_read_anew_each_time(tmp_path: Path) -> None:
     path.write_text("  sk-two  ")
     assert read_key(settings, {}) == "sk-two"
     assert read_key(Settings(api_key_env="KEY"), {"KEY": "sk-three"}) == "sk-three"
+    assert read_key(Settings(api_key="sk-four"), {}) == "sk-four"
     assert read_key(Settings(), {"KEY": "sk-three"}) == ""
 
 
@@ -80,6 +81,15 @@ def test_what_is_no_key_is_not_told(tmp_path: Path, content: bytes) -> None:
         read_key(Settings(api_key_file=str(path)), {})
     assert "two" not in str(caught.value)
     assert str(MAX_KEY) in str(caught.value) or "is empty" in str(caught.value)
+
+
+def test_a_key_in_the_settings_is_not_shown_and_is_a_key() -> None:
+    assert "sk-four" not in repr(Settings(api_key="sk-four"))
+    with pytest.raises(SettingsError, match="api_key holds no key") as caught:
+        read_key(Settings(api_key="two words"), {})
+    assert "two" not in str(caught.value)
+    with pytest.raises(SettingsError, match="give one of them"):
+        Settings(api_key="a", api_key_env="B").check()
 
 
 def test_a_key_that_is_not_there(tmp_path: Path) -> None:

@@ -248,9 +248,16 @@ async def test_a_copy_of_an_allowed_executable_is_another_one(connect: Way, tmp_
                 while not good.status_report()["refused_connections"]:
                     await trio.lowlevel.checkpoint()
             assert good.status == "waiting"
-            # The very file, by another name.
+            # The very file, by another name; but links are followed when the runner starts, and not later.
             allowed.unlink()
             allowed.symlink_to(PYTHON)
+            before = good.status_report()["refused_connections"]
+            with trio.fail_after(20):
+                while good.status_report()["refused_connections"] < before + 2:
+                    await trio.lowlevel.checkpoint()
+            assert good.status == "waiting"
+        async with house(spec, timing=quick()) as running:
+            good = running.supervisor.get("good")
             await running.until(lambda: good.running)
 
 
@@ -261,7 +268,9 @@ async def test_who_is_refused_is_logged_with_the_reason(connect: Way, caplog: py
             stranger.connect(spec.socket_path)
             assert await trio.to_thread.run_sync(stranger.recv, 1) == b""
         assert running.supervisor.get("good").status == "waiting"
-    assert f"a connection with pid {os.getpid()} was refused: it runs none of allow_binaries" in caplog.text
+    assert f"a connection with pid {os.getpid()} was refused: its executable {PYTHON} is not in allow_binaries" in (
+        caplog.text
+    )
 
 
 async def test_a_second_one_is_refused_while_the_first_is_connected(connect: Way) -> None:
@@ -278,6 +287,53 @@ async def test_a_second_one_is_refused_while_the_first_is_connected(connect: Way
             connect.kill(good)
             await running.until(lambda: good.epoch == 2 and good.running)
             assert pid_of(good) == second.pid
+
+
+# ---- handshakes that are none
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"Content-Le",
+        b"Content-Length: 100\r\n\r\n{",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 70_000,
+        b"Content-Length: -1\r\n\r\n",
+    ],
+    ids=["silence", "half a header", "half a frame", "another protocol", "junk", "no length"],
+)
+async def test_whoever_attaches_and_does_not_greet_is_given_up_and_the_next_one_is_let_in(
+    connect: Way, data: bytes, leaves: bool
+) -> None:
+    spec = connect.plugin("good")
+    async with house(spec, timing=msgspec.structs.replace(quick(), handshake=0.3)) as running:
+        good = running.supervisor.get("good")
+        with socket.socket(socket.AF_UNIX) as broken:
+            broken.connect(spec.socket_path)
+            broken.settimeout(20)
+            await running.until(lambda: good.epoch == 1)
+            broken.sendall(data)
+            if not leaves:
+                # It is closed from the other side.
+                await trio.to_thread.run_sync(_read_all, broken)
+        await running.until(lambda: good.status in {"waiting", "backoff"})
+        assert not good.running
+    async with house(spec, timing=quick()) as running:
+        with connect.externals["good"]:
+            good = running.supervisor.get("good")
+            await running.until(lambda: good.running)
+
+
+def _read_all(connection: socket.socket) -> None:
+    try:
+        while connection.recv(65536):
+            pass
+    except ConnectionResetError:
+        # What it had sent was not read.
+        pass
 
 
 # ---- what may be in the way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import shutil
 from base64 import b64decode
 from collections.abc import Callable
@@ -99,12 +100,12 @@ def test_without_a_server_everything_else_works(tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs_costs_the_time_that_the_settings_allow(tmp_path: Path) -> None:
-    gone = []
-    with LlmServer(lambda exchange: gone.append(exchange.wait_gone())) as server:
+    gone: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with LlmServer(lambda exchange: gone.put(exchange.wait_gone())) as server:
         config = ACTOR + commands(llm_timeout_ms=300) + llm(server)
         with Daemon(tmp_path, config) as daemon, daemon.client() as client:
             assert command(client)["understood"] is False
-    assert gone == [True]
+        assert gone.get(timeout=30)
 
 
 def test_a_router_that_does_not_require_the_model_gets_none(tmp_path: Path) -> None:

@@ -317,21 +317,21 @@ def test_proxies_and_redirects_are_not_followed() -> None:
 
 
 def test_a_slow_server_is_given_up() -> None:
-    gone = []
-    with LlmServer(lambda exchange: gone.append(exchange.wait_gone())) as server:
+    gone: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with LlmServer(lambda exchange: gone.put(exchange.wait_gone())) as server:
         with plugin(server, timeout_s=0.2) as process:
             message = failure(process).message
         assert "did not answer within 0.2 s. Use a smaller model, or raise timeout_s" in message
-    assert gone == [True]
+        assert gone.get(timeout=30)
 
 
 def test_cancelling_closes_the_connection() -> None:
     waiting: queue.SimpleQueue[Exchange] = queue.SimpleQueue()
-    gone: list[bool] = []
+    gone: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def answer(exchange: Exchange) -> None:
         waiting.put(exchange)
-        gone.append(exchange.wait_gone())
+        gone.put(exchange.wait_gone())
 
     with LlmServer(answer) as server, plugin(server) as process:
         pending = process.send("llm.choose", CHOICE)
@@ -343,7 +343,7 @@ def test_cancelling_closes_the_connection() -> None:
         assert caught.value.code == ErrorCode.CANCELLED
         server.chat = hello
         assert process.call("llm.complete", {"prompt": "x"})["text"] == "Hello yourself."
-    assert gone == [True]
+        assert gone.get(timeout=30)
 
 
 def test_requests_run_side_by_side() -> None:

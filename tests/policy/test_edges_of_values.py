@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from support.policy import EVERYTHING_ON, USER, judge, step
+from support.policy import EVERYTHING_ON, REGISTRY, USER, judge, step
 from utter_protocol.methods import Op
-from utter_runner.policy import AdvertiseError, Confirm, Deny, OpRegistry, UrlError, canonical_url
-from utter_runner.policy.builtin import MAX_KEYS, ArgumentError
+from utter_runner.policy import (
+    AdvertiseError,
+    Confirm,
+    Deny,
+    OpRegistry,
+    OpRule,
+    PolicyRules,
+    UrlError,
+    canonical_url,
+    overview,
+)
+from utter_runner.policy.builtin import MAX_KEYS, ArgumentError, acts_on_window
 from utter_runner.policy.chars import label, visible
 from utter_runner.policy.json_values import MAX_CHARACTERS, MAX_DEPTH, copy_args
 from utter_runner.policy.render import confirmation
@@ -156,3 +166,37 @@ def test_mail_that_is_refused(address: str) -> None:
 @pytest.mark.parametrize("address", ["mailto:a@b.org?Subject=x", "mailto:a@b.org,c@d.org", "https://xn--n3h:8443/"])
 def test_addresses_that_pass(address: str) -> None:
     assert canonical_url(address).href == address
+
+
+# ---- what is told of ops and windows
+
+
+def test_ops_that_only_the_configuration_names_are_listed() -> None:
+    rules = PolicyRules(
+        enabled_ops=frozenset({"one"}),
+        disabled_ops=frozenset({"two"}),
+        confirm_ops=frozenset({"three"}),
+        ops={"four": OpRule(confirm="always")},
+    )
+    assert {"one", "two", "three", "four"} <= {state.op for state in overview(OpRegistry(), rules)}
+
+
+def test_the_key_that_is_told_is_that_of_the_rule_that_is_told() -> None:
+    rules = PolicyRules(confirm_ops=frozenset({"wipe", "mute"}))
+    found = {state.op: (state.rule, state.key) for state in overview(REGISTRY, rules)}
+    assert found["mute"] == ("configured-confirm", "[policy] confirm_ops")
+    assert found["wipe"] == ("destructive", "")
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "expected"),
+    [
+        ("input", {"text": "x"}, True),
+        ("niri", {"action": "close-window"}, True),
+        ("niri", {"action": "spawn-sh"}, False),
+        ("niri", {"action": "quit"}, False),
+        ("open_url", {"url": "https://a.org/"}, False),
+    ],
+)
+def test_what_acts_on_the_window_in_front(op: str, args: dict[str, Any], *, expected: bool) -> None:
+    assert acts_on_window(op, args) is expected

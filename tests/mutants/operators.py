@@ -148,7 +148,10 @@ def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:  # noqa: PL
         return True
     if isinstance(parent, ast.Raise) and field in {"exc", "cause"}:
         return True
-    if isinstance(parent, ast.If) and isinstance(parent.test, ast.Name) and parent.test.id == "TYPE_CHECKING":
+    if any(
+        isinstance(one, ast.If) and isinstance(one.test, ast.Name) and one.test.id == "TYPE_CHECKING"
+        for one in (parent, node)
+    ):
         return True
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
         return True

@@ -155,6 +155,8 @@ def _left_alone(parent: ast.AST, field: str, node: ast.AST) -> bool:  # noqa: PL
         return True
     if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
         return True
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
+        return True  # a type, which nothing looks at where values are taken
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         return node.targets[0].id in {"detail", "_WHY", "__all__"}
     if isinstance(parent, ast.ClassDef) and isinstance(node, ast.keyword) and node.arg in _OF_CLASSES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -92,19 +93,22 @@ def test_the_runtime_directory_must_be_private(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_cleanly_however_often_they_come(tmp_path: Path, number: signal.Signals) -> None:
-    slow = hostile("slow", "ignore-eof", "ignore-term")
+    # Its cases run side by side, and each looks for its own.
+    name = f"slow-{secrets.token_hex(4)}"
+    slow = hostile(name, "ignore-eof", "ignore-term")
     with Daemon(tmp_path, slow) as daemon:
         assert daemon.process is not None
         daemon.process.send_signal(number)
         daemon.wait_for("stopping")
         daemon.process.send_signal(signal.SIGTERM)
         daemon.process.send_signal(signal.SIGINT)
-    assert "slow/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+    assert f"{name}/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.15, 0.3, 0.6])
 def test_sigterm_is_honoured_at_any_moment_of_start_up(tmp_path: Path, after: float) -> None:
-    daemon = Daemon(tmp_path, hostile("early", "hang=protocol.hello"), wait=False)
+    name = f"early-{secrets.token_hex(4)}"
+    daemon = Daemon(tmp_path, hostile(name, "hang=protocol.hello"), wait=False)
     daemon.start()
     assert daemon.process is not None
     # The moment is the point here: there is no event to wait for that does not move with the code.
@@ -113,7 +117,7 @@ def test_sigterm_is_honoured_at_any_moment_of_start_up(tmp_path: Path, after: fl
     # Before the interpreter has run its first line the kernel's default applies.
     assert code in (0, -signal.SIGTERM), "".join(daemon.log)
     assert "Traceback" not in "".join(daemon.log)
-    assert "early/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+    assert f"{name}/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
 
 
 def test_a_killed_runner_takes_its_plugins_along(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ a session of its own is found too.
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections import deque
 from contextlib import suppress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 2.0
 STDERR_TAIL = 64 * 1024
+_DYING_SECONDS = 1.0
 # What shells and wrappers add to the number of a signal to make an exit code of it.
 _SIGNALLED = 128
 
@@ -191,6 +193,8 @@ def kill_marked(mark: str) -> int:
                     # The pid may have been recycled since it was read: look again through what cannot be.
                     if needle in Path(entry.path, "environ").read_bytes().split(b"\0"):
                         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                        # Gone is gone only when it is: what still dies holds its files, and would be counted as left.
+                        select.select([pidfd], [], [], _DYING_SECONDS)
                         found = True
                         # One that is still dying is met again, and is one all the same.
                         killed.add(entry.name)

@@ -120,6 +120,8 @@ class Instance:
         self.detail = ""
         self.handshake: Handshake | None = None
         self.admitted = False
+        self.returning = True
+        """It is stopped only to be started again at once."""
         self.restarts = 0
         self.junk_bytes = 0
         self.late_replies = 0
@@ -179,6 +181,11 @@ class Instance:
         """What it may do."""
         return self.handshake.permissions if self.handshake else self.spec.permissions
 
+    def reconfigure(self, timing: Timing, limits: Limits) -> None:
+        """Have other bounds from now on; the limits hold from the next connection on."""
+        self._timing, self._limits = timing, limits
+        self._meeting.timing = timing
+
     def move(self, event: Event, detail: str = "") -> None:
         """Go through one transition and tell whoever wants to know."""
         self.status = next_status(self.status, event)
@@ -209,6 +216,7 @@ class Instance:
         """
         self.epoch += 1
         self.admitted = False
+        self.returning = False
         self.handshake = None
         self.missing = ()
         self.memory = Memory(self.id)

@@ -81,6 +81,15 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         return without_values(self, "env", "secret_env", "settings", "secrets")
 
 
+def same(one: PluginSpec, other: PluginSpec) -> bool:
+    """Whether two specs are the same to the plugin, to which its settings are JSON: 1 is neither true nor 1.0."""
+    return _encoded(one) == _encoded(other)
+
+
+def _encoded(spec: PluginSpec) -> bytes:
+    return msgspec.json.encode(spec, order="deterministic")
+
+
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of supervision, in seconds (PROTOCOL.md, "Bounds")."""
 

@@ -109,7 +109,7 @@ async def test_one_that_requires_something_comes_back_once_it_is_there(way: Way)
             await running.until(lambda: user.status == "failed")
             assert "experimental/a@1 of giver, which is not running" in user.detail
             assert ("user", 1, "waiting") not in running.history
-            running.supervisor.restart("giver")
+            running.supervisor.start("giver")
             await running.until(lambda: user.running)
 
 
@@ -134,7 +134,7 @@ async def test_a_defect_while_it_is_waited_for_is_that_plugins_end_alone(
         assert (late.status, good.status) == ("failed", "ready")
         assert late.detail == "internal error: can't start new thread"
         monkeypatch.undo()
-        running.supervisor.restart("late")
+        running.supervisor.start("late")
         with connect.externals["late"]:
             await running.until(lambda: late.running)
 

@@ -276,7 +276,7 @@ async def test_one_that_failed_leaves_no_socket_to_connect_to(connect: Way) -> N
         connect.kill(good)
         await running.until(lambda: good.status == "failed")
         assert not (connect.directory / "good.sock").exists()
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         await running.until(lambda: good.running)
 
 
@@ -377,7 +377,7 @@ async def test_what_is_no_socket_is_left_alone_and_named(way: Way, what: str) ->
         assert running.supervisor.get("other").running
         # Once it is out of the way the plugin can be started.
         path.rename(way.directory / "moved")
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         await running.until(lambda: good.running)
     assert target.read_text() == "precious"
 

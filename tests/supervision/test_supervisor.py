@@ -383,7 +383,7 @@ async def test_a_plugin_that_others_ask_too_much_is_not_taken_for_unwell(house: 
         for _ in range(4):
             busy.request("slow", b"{}", lambda *_: None, timeout=60)
         life = running.supervisor._lives["busy"]
-        await running.supervisor._check_health(life, busy.epoch)
+        await running.supervisor.health.check(life)
         assert (busy.status, life.unwell) == ("ready", "")
 
 

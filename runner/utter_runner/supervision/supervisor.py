@@ -18,8 +18,10 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.rpc.interface import guarded
-from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
+from utter_runner.supervision.admission import Offer, stop_waves
+from utter_runner.supervision.admitting import Admitting
 from utter_runner.supervision.ending import describe_end, why_final
+from utter_runner.supervision.health import HealthWatch
 from utter_runner.supervision.instance import Instance
 from utter_runner.supervision.launch import SpawnError
 from utter_runner.supervision.life import Changes, Life
@@ -89,12 +91,12 @@ class Supervisor:
         self._settled = trio.Event()
         self._change = trio.Event()
         self._lives: dict[str, Life] = {}
-        self._admitted_order: list[str] = []
+        self._admitting = Admitting(self._lives, registry, settle=self._settle, signal=self._signal)
         # The last epochs of those that are gone.
         self._epochs: dict[str, int] = {}
         self._nursery: trio.Nursery | None = None
         self._stopped = trio.Event()
-        self._retimed = trio.Event()
+        self.health = HealthWatch(self._lives, timing, on_health=self._admitting.review)
         # What timing and limits are, an instance is told when it is made.
         self._instance_of = partial(
             Instance,
@@ -171,15 +173,11 @@ class Supervisor:
 
     def missing(self, instance: Instance) -> list[str]:
         """The requires of a plugin that nobody covers now."""
-        return self._registry.missing(instance.requires, instance.provides, self._provided_except(instance.id))
+        return self._admitting.missing(instance)
 
-    def _provided_except(self, plugin: str) -> set[str]:
-        return {
-            one
-            for other, life in self._lives.items()
-            if other != plugin and life.instance.admitted
-            for one in life.instance.provides
-        }
+    def note_health(self, instance: Instance, health: HealthResult) -> None:
+        """A plugin said how it is, asked or by itself."""
+        self.health.note(instance, health)
 
     # ---- changing what runs
 
@@ -212,7 +210,9 @@ class Supervisor:
                 life.forgive()
                 if not life.held:
                     restarted.append(plugin)
-        self._lives = {plugin: self._lives[plugin] for plugin in (*wanted, *self._lives)}
+        in_order = {plugin: self._lives[plugin] for plugin in (*wanted, *self._lives)}
+        self._lives.clear()
+        self._lives.update(in_order)
         ending = [plugin for plugin, life in self._lives.items() if life.ending]
         if ending and self._nursery is not None:
             self._nursery.start_soon(self._end_in_order, ending)
@@ -230,8 +230,7 @@ class Supervisor:
         self._timing, self._limits = timing, limits
         for life in self._lives.values():
             life.instance.reconfigure(timing, limits)
-        self._retimed.set()
-        self._retimed = trio.Event()
+        self.health.reconfigure(timing)
 
     def start(self, plugin: str) -> bool:
         """Start a plugin that was stopped or has failed, or end its back-off; whether there was anything to do.
@@ -309,7 +308,7 @@ class Supervisor:
             self._nursery = nursery
             for life in self._lives.values():
                 nursery.start_soon(self._live, life)
-            nursery.start_soon(self._poll_health)
+            nursery.start_soon(self.health.run)
             if self._lives:
                 await self._settled.wait()
             started.set()
@@ -332,7 +331,7 @@ class Supervisor:
 
     def _waves(self, plugins: Iterable[str]) -> list[list[str]]:
         offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
-        rank = {plugin: number for number, plugin in enumerate(self._admitted_order)}
+        rank = {plugin: number for number, plugin in enumerate(self._admitting.order)}
         newest_first = sorted(plugins, key=lambda plugin: rank.get(plugin, math.inf), reverse=True)
         return stop_waves(newest_first, offers, self._registry)
 
@@ -403,8 +402,7 @@ class Supervisor:
         instance = life.instance
         self._epochs[instance.id] = instance.epoch
         del self._lives[instance.id]
-        if instance.id in self._admitted_order:
-            self._admitted_order.remove(instance.id)
+        self._admitting.forget(instance.id)
         self._changed()
         guarded(self._on_gone, instance)
 
@@ -458,7 +456,7 @@ class Supervisor:
             return error
         life.waiting = True
         try:
-            self._admit()
+            self._admitting.admit()
             while not instance.admitted:
                 if life.instance.refusal is not None:
                     return life.instance.refusal
@@ -466,72 +464,6 @@ class Supervisor:
         finally:
             life.waiting = False
         return None
-
-    # ---- admission
-
-    def _offers(self, *, admitted: bool) -> dict[str, Offer]:
-        return {
-            plugin: Offer(life.instance.provides, life.instance.requires)
-            for plugin, life in self._lives.items()
-            if (life.instance.admitted if admitted else life.waiting and not life.instance.admitted)
-        }
-
-    def _admit(self) -> None:
-        """Admit whoever can be; refuse those who wait for something that cannot come any more."""
-        for plugin in admissible(self._offers(admitted=False), self._offers(admitted=True), self._registry):
-            life = self._lives[plugin]
-            life.instance.admitted = True
-            if plugin in self._admitted_order:
-                self._admitted_order.remove(plugin)
-            self._admitted_order.append(plugin)
-            health = life.instance.handshake.health if life.instance.handshake else None
-            life.unwell = ""
-            life.instance.move("admit", health.detail if health else "")
-            if health and health.status == "degraded":
-                life.instance.move("degrade", health.detail)
-            self._settle(life)
-            self._signal()
-            self._retry_refused()
-        self._refuse_hopeless()
-        self._review_running()
-
-    def _refuse_hopeless(self) -> None:
-        if any(life.coming for life in self._lives.values()):
-            return
-        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
-        for plugin, life in self._lives.items():
-            if not life.waiting or life.instance.admitted:
-                continue
-            missing = self.missing(life.instance)
-            life.instance.missing = tuple(missing)
-            life.instance.refusal = RpcError(
-                ErrorCode.CAPABILITY_MISSING,
-                explain_gap(plugin, offers, missing, self._registry),
-                {"plugin": plugin, "missing": missing},
-            )
-            self._signal()
-
-    def _retry_refused(self) -> None:
-        """Start again those that failed for want of what has just been admitted."""
-        for life in self._lives.values():
-            if life.instance.status == "failed" and life.instance.missing and not self.missing(life.instance):
-                life.wake.set()
-
-    def _review_running(self) -> None:
-        """Degrade the dependents of what went down, and bring them back."""
-        for life in self._lives.values():
-            instance = life.instance
-            if not instance.running:
-                continue
-            instance.missing = tuple(self.missing(instance))
-            health = instance.handshake.health if instance.handshake else None
-            trouble = f"missing: {', '.join(instance.missing)}" if instance.missing else ""
-            if not trouble and health and health.status == "degraded":
-                trouble = health.detail or "the plugin reports that it is degraded"
-            if trouble and instance.status == "ready":
-                instance.move("degrade", trouble)
-            elif not trouble and instance.status == "degraded":
-                instance.move("recover", health.detail if health else "")
 
     # ---- restarts
 
@@ -572,7 +504,7 @@ class Supervisor:
 
     def _changed(self) -> None:
         if not self._stopping:
-            self._admit()
+            self._admitting.admit()
         self._signal()
 
     def _signal(self) -> None:
@@ -584,38 +516,3 @@ class Supervisor:
         life.settled = True
         if all(other.settled for other in self._lives.values()):
             self._settled.set()
-
-    # ---- health
-
-    async def _poll_health(self) -> None:
-        """Ask all running plugins in one go, so that an idle runner wakes once per interval and not once per plugin."""
-        while True:
-            with trio.move_on_after(self._timing.health_interval) as pause:
-                await self._retimed.wait()
-            if not pause.cancelled_caught:
-                # Another interval begins.
-                continue
-            async with trio.open_nursery() as nursery:
-                for life in self._lives.values():
-                    if life.instance.running:
-                        nursery.start_soon(self._check_health, life, life.instance.epoch)
-
-    async def _check_health(self, life: Life, epoch: int) -> None:
-        instance = life.instance
-        try:
-            health = await instance.health()
-        except RpcError as error:
-            if error.data is not None and error.data.get("bound") == "max_in_flight":
-                # It was not asked: others wait for it already, and their time-outs say whether it answers.
-                return
-            if instance.epoch == epoch and instance.running:
-                life.unwell = f"it does not answer plugin.health: {error.message}"
-                instance.kill(life.unwell)
-            return
-        if instance.epoch == epoch:
-            self.note_health(instance, health)
-
-    def note_health(self, instance: Instance, health: HealthResult) -> None:
-        """A plugin said how it is, asked or by itself."""
-        instance.note_health(health)
-        self._review_running()

@@ -22,7 +22,7 @@ from utter_protocol.packages import user_directories
 from utter_protocol.printable import harmless
 from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
-from utter_runner.config.secret import find_secret
+from utter_runner.config.secret import find_secret, secret_file
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
@@ -62,7 +62,14 @@ def plugin_specs(
     """
     specs: list[PluginSpec] = []
     problems: list[str] = []
-    find = partial(find_secret, environ=environ, base=Path(config.path).absolute().parent)
+    base = Path(config.path).absolute().parent
+    secret_files: list[str] = []
+
+    def find(reference: str) -> str:
+        if file := secret_file(reference, base):
+            secret_files.append(str(file))
+        return find_secret(reference, environ, base)
+
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
@@ -83,7 +90,7 @@ def plugin_specs(
     if config.security.enforce:
         from utter_runner.supervision.sandbox.confine import confine  # noqa: PLC0415 - not loaded where nobody wants it
 
-        specs, refused = confine(specs, config, environ)
+        specs, refused = confine(specs, config, environ, secret_files)
         problems += refused
     return specs, problems
 

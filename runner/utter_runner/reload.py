@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utter_runner")
 
+READ_SECONDS = 30.0
+"""What reading may take, with all secrets and the trial of a sandbox: `reload_timeout`."""
 MAX_TOLD = 5
 """So many problems are told in the status; the log and the answer have all."""
 
@@ -104,10 +106,15 @@ class Reloads:
 
     async def _look(self) -> Found | list[str]:
         """Return what was found, or the problems for which it is refused."""
-        try:
-            return await trio.to_thread.run_sync(partial(look, self._read, self._setup))
-        except ConfigError as error:
-            return list(error.problems)
+        look_now = partial(look, self._read, self._setup)
+        with trio.move_on_after(READ_SECONDS):
+            try:
+                # What reads from a pipe, or a disk that has gone, is left behind; it changes nothing.
+                return await trio.to_thread.run_sync(look_now, abandon_on_cancel=True)
+            except ConfigError as error:
+                return list(error.problems)
+        path = self._setup.config.path
+        return [f"{path}: The configuration could not be read within reload_timeout ({READ_SECONDS:g} s)."]
 
     def _refuse(self, problems: list[str]) -> ReloadResult:
         self._problems = problems

@@ -75,6 +75,8 @@ class Life:
     def begin(self) -> None:
         """Something runs from now on, or waits to."""
         self.scope = trio.CancelScope()
+        # Whoever had it ended before it ran at all waits for this.
+        self.over.set()
         self.over = trio.Event()
         self.wake = trio.Event()
         self.again = self.changed = False

@@ -216,11 +216,11 @@ class Supervisor:
         self._lives.update(in_order)
         ending = [plugin for plugin, life in self._lives.items() if life.ending]
         if ending and self._nursery is not None:
-            self._nursery.start_soon(self._end_in_order, ending)
+            self._nursery.start_soon(self._end_in_order, self._waves(ending))
         return Changes(added=tuple(added), removed=tuple(removed), restarted=tuple(restarted))
 
-    async def _end_in_order(self, plugins: list[str]) -> None:
-        for wave in self._waves(plugins):
+    async def _end_in_order(self, waves: list[list[str]]) -> None:
+        for wave in waves:
             # By the time it is their turn, something else may be wanted of them.
             lives = [life for plugin in wave if (life := self._lives.get(plugin)) is not None and life.ending]
             for over in [life.end() for life in lives]:

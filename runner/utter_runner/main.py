@@ -75,12 +75,12 @@ def plugin_specs(
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
             continue
+        place = partial(_place, config, position)
         try:
             spec = resolve(entry, directories, environ=environ, runner_socket=config.runner.socket_path)
         except ResolveError as error:
-            problems.append(str(error))
+            problems.append(f"{place(())}: {error}")
             continue
-        place = partial(_place, config, position)
         spec, missing = with_secrets(spec, find, place)
         if missing:
             problems += missing

@@ -26,7 +26,6 @@ SINGLE: Final = frozenset({
     "runner.max_in_flight", "runner.max_queued_bytes", "runner.max_clients",
 })  # fmt: skip
 """The keys of other sections of which the same is true."""
-_APART: Final = frozenset({"plugin", "path", "warnings"})
 
 
 def takes_effect(key: str) -> bool:
@@ -60,7 +59,8 @@ def keeping(old: Config, new: Config, keys: Iterable[str]) -> Config:
 
 
 def _sections(config: Config) -> list[str]:
-    return [name for name in config.__struct_fields__ if name not in _APART]
+    # What a file need not have is None; what is not a table is about the file, or about plugins.
+    return [name for name in config.__struct_fields__ if isinstance(getattr(config, name), msgspec.Struct | None)]
 
 
 def _encoded(value: Any) -> bytes:

@@ -190,7 +190,7 @@ def new(
         print(document(made))
         return Exit.DONE
     print(harmless(f"Made {made['directory']}: {', '.join(made['files'])}"))
-    print("\nThe runner starts it when its configuration says so. Add this and restart the runner:\n")
+    print("\nThe runner starts it when its configuration says so. Add this, then run `utter reload`:\n")
     print("\n".join(harmless_lines(made["entry"])))
     print("\nWithout a runner:\n")
     print(harmless(f"utter conformance {shlex.quote(made['directory'])}/utter-plugin.toml"))

@@ -79,7 +79,7 @@ def plugin_specs(
         try:
             spec = resolve(entry, directories, environ=environ, runner_socket=config.runner.socket_path)
         except ResolveError as error:
-            problems.append(f"{place(())}: {error}")
+            problems.append(f"{error} (configured in {place(())})")
             continue
         spec, missing = with_secrets(spec, find, place)
         if missing:

@@ -80,5 +80,6 @@ def reload(target: Target, *, as_json: bool) -> Exit:
         "In effect after a restart of the runner": answer.get("needs_restart"),
     }
     told = [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
-    print(harmless("\n".join(told or ["Nothing has changed."])))
+    for line in told or ["Nothing has changed."]:
+        print(harmless(line))
     return Exit.DONE

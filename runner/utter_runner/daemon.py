@@ -20,10 +20,9 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
-from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
-from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.methods import HealthResult
 from utter_protocol.state import state_directory
 from utter_runner import __version__
 from utter_runner.actions.audit import AuditTrail
@@ -37,7 +36,6 @@ from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
-from utter_runner.config.log_fields import about
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
@@ -46,11 +44,12 @@ from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_o
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
+from utter_runner.host.offers import Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
+from utter_runner.policy import CandidateStore, OpRegistry
 from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utter_runner")
 
-_PREPARE_SECONDS = 10.0
 _CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
@@ -121,7 +119,6 @@ class Daemon:
         self._started = time.monotonic()
         self._state = "starting"
         self._warnings: list[str] = []
-        self._hints: dict[str, list[str]] = {}
         # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
         self._met: dict[str, int] = {}
         self._set_up_warnings: list[str] = []
@@ -136,12 +133,13 @@ class Daemon:
         self._deadlines = Deadlines()
         self._registry = load_registry()
         self._ops = OpRegistry()
-        self._candidates = CandidateStore()
+        candidates = CandidateStore()
+        self._offers = Offers(self._ops, candidates)
         hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
         emit = self._emit
         host = HostCallbacks()
-        host.listen("router.hints_changed", self._hints_changed)
+        host.listen("router.hints_changed", self._offers.hints_changed)
         host.listen("stt.partial", self._partial)
         host.listen("plugin.health_changed", self._health_changed)
         self._host = host
@@ -155,7 +153,7 @@ class Daemon:
             limits=limits,
             environ=environ,
             requests=host,
-            prepare=self._prepare,
+            prepare=self._offers.learn,
             on_change=self._plugin_changed,
             on_gone=self._plugin_gone,
             launched=launched,
@@ -177,7 +175,7 @@ class Daemon:
             self._supervisor,
             ops=self._ops,
             rules=policy_rules(config.policy),
-            candidates=self._candidates,
+            candidates=candidates,
             confirmer=confirmer,
             emit=emit,
             mark_in=self._mark_in,
@@ -197,7 +195,7 @@ class Daemon:
             config,
             supervisor=self._supervisor,
             commands=commands,
-            hints=self.hints,
+            hints=lambda: self._offers.hints(self._supervisor.instances),
             emit=emit,
             on_transcript=self._final,
             on_level=self._on_level,
@@ -451,49 +449,10 @@ class Daemon:
 
     # ---- plugins come and go
 
-    async def _prepare(self, instance: Instance) -> None:
-        """Learn what a plugin offers before it is admitted. Raises RpcError."""
-        peer = instance.peer
-        if peer is None or instance.handshake is None:
-            return
-        offered = instance.handshake.methods
-        if "action.capabilities" in offered:
-            raw = await peer.call("action.capabilities", timeout=_PREPARE_SECONDS)
-            answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
-            try:
-                self._ops.advertise(instance.id, answer.ops)
-            except AdvertiseError as error:
-                raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
-        elif "input.inject" in offered:
-            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
-        if "knowledge.catalog" in offered:
-            raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
-            catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
-            self._candidates.forget(instance.id)
-            if instance.memory.screen:
-                # It was handed something before it answered.
-                logger.warning(
-                    "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
-                    "not come from there",
-                    instance.id,
-                    extra=about(instance),
-                )
-                catalog.candidates = []
-            try:
-                self._candidates.record(
-                    catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
-                )
-            except CandidateLimitError as error:
-                logger.warning("%s: %s", instance.id, error, extra=about(instance))
-        if "router.hints" in offered:
-            raw = await peer.call("router.hints", timeout=_PREPARE_SECONDS)
-            self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
-
     def _plugin_changed(self, instance: Instance) -> None:
         self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
-            self._ops.withdraw(instance.id)
-            self._candidates.forget(instance.id)
+            self._offers.withdraw(instance.id)
             self._context.forget(instance)
         elif instance.running and instance.epoch != self._met.get(instance.id):
             self._met[instance.id] = instance.epoch
@@ -504,7 +463,7 @@ class Daemon:
 
     def _plugin_gone(self, instance: Instance) -> None:
         """A plugin is no longer configured."""
-        self._hints.pop(instance.id, None)
+        self._offers.forget(instance.id)
         self._met.pop(instance.id, None)
         self._data.forget_plugin(instance.id)
         self._state_changed()
@@ -523,15 +482,6 @@ class Daemon:
         # The data plane is built after the gate, since the ring is the voice's.
         return self._data.mark_in(message, plugin)
 
-    def _hints_changed(self, instance: Instance, _params: Raw) -> None:
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            if error is not None:
-                logger.warning("%s: router.hints: %s", instance.id, error, extra=about(instance))
-            elif result is not None:
-                self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
-
-        instance.request("router.hints", b"{}", on_reply, timeout=_PREPARE_SECONDS)
-
     def _health_changed(self, instance: Instance, params: Raw) -> None:
         health = decode_answer(params, HealthResult, "plugin.health_changed", instance.id)
         self._supervisor.note_health(instance, health)
@@ -547,15 +497,6 @@ class Daemon:
 
     def _on_level(self, level: AudioLevel) -> None:
         self._level.send(level)
-
-    def hints(self) -> list[str]:
-        """The phrases of every running router."""
-        return [
-            phrase
-            for instance in self._supervisor.instances
-            if instance.running
-            for phrase in self._hints.get(instance.id, ())
-        ]
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.

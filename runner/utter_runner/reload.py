@@ -8,6 +8,7 @@ what a start would refuse or leave out, except for plugins that are left out alr
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ from utter_runner.voice.build import VoiceError, hotkey_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     from utter_runner.config import Config
@@ -63,6 +65,7 @@ class Reloads:
         read: reads the configuration.
         take_over: has everything go by what was found, in one turn; raises nothing.
         on_over: called after each reload, taken over or refused, when `warnings` is as it is from then on.
+        around: makes a context manager for each reload, so that a service manager can be told of it.
     """
 
     def __init__(
@@ -72,11 +75,13 @@ class Reloads:
         *,
         take_over: Callable[[Found], Changes],
         on_over: Callable[[], object],
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._setup = setup
         self._read = read
         self._take_over = take_over
         self._on_over = on_over
+        self._around = around
         self._one_at_a_time = trio.Lock()
         self._started = trio.Event()
         self._problems: list[str] = []
@@ -99,10 +104,12 @@ class Reloads:
         """Read the configuration again, and take it over if it is in order; say what came of it."""
         await self._started.wait()
         async with self._one_at_a_time:
-            found = await self._look()
-            if isinstance(found, list):
-                return self._refuse(found)
-            return self._accept(found)
+            with self._around():
+                return await self._reload()
+
+    async def _reload(self) -> ReloadResult:
+        found = await self._look()
+        return self._refuse(found) if isinstance(found, list) else self._accept(found)
 
     async def _look(self) -> Found | list[str]:
         """Return what was found, or the problems for which it is refused."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from utter_runner import reload as room
 from utter_runner.config import Config, ConfigError, parse_config
+from utter_runner.config.changes import changed_keys, keeping, takes_effect
 from utter_runner.reload import MAX_TOLD, Found, Reloads
 from utter_runner.setup import Setup
 from utter_runner.supervision.life import Changes
 from utter_runner.supervision.spec import PluginSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 QUIET = "[hotkeys]\nenabled = false\n"
 
@@ -129,6 +133,70 @@ async def test_a_plugin_that_is_left_out_anew_is_a_reason_and_an_old_one_is_none
     disk.specs = [PluginSpec(id="two", argv=("x",))]
     answer = await disk.reloads.reload()
     assert (answer.ok, answer.problems, answer.plugins.added) == (True, disk.problems, ["lamp"])
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [
+            "[voice]\nlanguage = 'de'\n",
+            "[voice]\nlanguage = 'en'\nspeak = 'all'\n",
+            "[runner]\nmax_clients = 3\nhandle_root = '/x'\n",
+            "[runner]\nhandle_root = '/y'\ncredit_window = 7\n",
+            "[audio]\nring_seconds = 9\ncues = false\n",
+            "[socket]\n",
+            "[policy.ops.mute]\nrate = '1/hour'\n",
+            "[policy]\nconfirm_ops = ['mute']\n",
+            "[vioce]\n",
+            "[voice]\nlanguage = 7\n",
+            "[log\n",
+        ]
+    ),
+    max_size=4,
+    unique_by=lambda text: text.split("]", maxsplit=1)[0].split(".", maxsplit=1)[0],
+).map("".join)
+
+
+@given(st.lists(LINES, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_written_the_last_that_is_good_holds_but_for_what_waits(texts: list[str]) -> None:
+    disk = Disk(*texts)
+    first = holds = parse_config(QUIET)
+
+    async def reload_all() -> None:
+        nonlocal holds
+        disk.reloads.begin()
+        for text in texts:
+            answer = await disk.reloads.reload()
+            if not answer.ok:
+                with pytest.raises(ConfigError) as refused:
+                    parse_config(text + QUIET)
+                assert answer.problems == list(refused.value.problems)
+                continue
+            wanted = parse_config(text + QUIET)
+            waits = [key for key in changed_keys(first, wanted) if not takes_effect(key)]
+            assert (answer.ok, answer.needs_restart) == (True, waits)
+            assert answer.changed == changed_keys(holds, keeping(first, wanted, waits))
+            holds = disk.taken[-1].setup.config
+            assert changed_keys(holds, keeping(first, wanted, waits)) == []
+
+    trio.run(reload_all)
+
+
+async def test_whoever_is_told_of_a_reload_is_told_of_its_end() -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        told.append("reloading")
+        yield
+        told.append("ready")
+
+    disk = Disk("[voice\n", "")
+    disk.reloads._around = around
+    disk.reloads.begin()
+    for _ in range(2):
+        await disk.reloads.reload()
+    assert told == ["reloading", "ready"] * 2
 
 
 async def test_whoever_goes_away_leaves_nothing_half_done() -> None:

@@ -113,6 +113,20 @@ async def test_one_that_requires_something_comes_back_once_it_is_there(way: Way)
             await running.until(lambda: user.running)
 
 
+async def test_one_that_is_restarted_is_waited_for_and_one_that_is_stopped_is_not(way: Way) -> None:
+    async with house(way.plugin("late"), timing=quick()) as running:
+        supervisor = running.supervisor
+        with way.externals["late"]:
+            await running.until(lambda: supervisor.get("late").running)
+            supervisor.restart("late")
+            assert supervisor._lives["late"].at_rest is False
+            await running.until(lambda: supervisor.get("late").running and supervisor.get("late").epoch == 2)
+            supervisor.hold("late", "a test")
+            assert (await supervisor.until_at_rest("late", 30)).status == "stopped"
+            supervisor.start("late")
+            await running.until(lambda: supervisor.get("late").running and supervisor.get("late").epoch == 3)
+
+
 async def test_one_that_listens_finds_the_directory_for_its_socket(listen: Way) -> None:
     listen.directory = listen.directory / "run" / "plugins"
     async with house(listen.plugin("late"), timing=quick()) as running:

@@ -190,3 +190,14 @@ def test_settings_are_compared_as_a_plugin_sees_them() -> None:
     assert not same(spec(n=1), spec(n=1.0))
     assert same(spec(n=float("nan")), spec(n=float("nan")))
     assert not same(C, msgspec.structs.replace(C, env={"KEY": "x"}))
+
+
+async def test_another_warning_is_no_reason_to_restart_it(autojump_clock: MockClock) -> None:
+    async with quick_house(C) as house:
+        instance = house.supervisor.get("c")
+        for warnings in (("careful",), ("careful", "very"), ()):
+            assert house.supervisor.apply([msgspec.structs.replace(C, warnings=warnings)]) == Changes()
+            assert instance.spec.warnings == warnings
+            assert instance.handshake is not None
+            assert tuple(instance.handshake.warnings) == warnings
+        assert house.incarnations()["c"][0] == 1

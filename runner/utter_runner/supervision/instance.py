@@ -317,6 +317,14 @@ class Instance:
         if self.handshake is not None:
             self.handshake = msgspec.structs.replace(self.handshake, health=health)
 
+    def warn_of(self, warnings: tuple[str, ...]) -> None:
+        """Other things are to be known of its spec, which is the same otherwise."""
+        before = self.spec.warnings
+        self.spec = msgspec.structs.replace(self.spec, warnings=warnings)
+        if self.handshake is not None:
+            said = (one for one in self.handshake.warnings if one not in before)
+            self.handshake = msgspec.structs.replace(self.handshake, warnings=(*warnings, *said))
+
     def kill(self, reason: str) -> None:
         """End this epoch at once; what somebody else started is only disconnected."""
         if self.process is not None:

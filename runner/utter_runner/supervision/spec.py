@@ -82,12 +82,15 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same(one: PluginSpec, other: PluginSpec) -> bool:
-    """Whether two specs are the same to the plugin, to which its settings are JSON: 1 is neither true nor 1.0."""
+    """Whether two specs are the same to the plugin.
+
+    Its settings are JSON to it, where 1 is neither true nor 1.0. What people are warned of it does not know.
+    """
     return _encoded(one) == _encoded(other)
 
 
 def _encoded(spec: PluginSpec) -> bytes:
-    return msgspec.json.encode(spec, order="deterministic")
+    return msgspec.json.encode(msgspec.structs.replace(spec, warnings=()), order="deterministic")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,7 +185,7 @@ class Supervisor:
     def apply(self, specs: Iterable[PluginSpec]) -> Changes:
         """Run these plugins from now on, in this order, and no others; return at once what that changes.
 
-        One whose spec is the same goes on as it is. Those that go, or change, are stopped as at the end: dependents
+        One whose spec is the `same` goes on as it is. Those that go, or change, are stopped as at the end: dependents
         first, and what they are at may be finished. One that a person has stopped stays so.
         """
         wanted = {spec.id: spec for spec in specs}
@@ -211,6 +211,9 @@ class Supervisor:
                 life.forgive()
                 if not life.held:
                     restarted.append(plugin)
+            else:
+                life.spec = spec
+                life.instance.warn_of(spec.warnings)
         in_order = {plugin: self._lives[plugin] for plugin in (*wanted, *self._lives)}
         self._lives.clear()
         self._lives.update(in_order)

@@ -50,6 +50,8 @@ from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
+from utter_runner.operate.notify import status_text
+from utter_runner.operate.reporting import Reporter
 from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
     from utter_runner.confirm.surfaces import Surface
+    from utter_runner.operate.notify import ServiceManager
     from utter_runner.policy.marks import Mark
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
@@ -87,6 +90,8 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 _ROUTER_WAIT = 10.0
 # A hold that was just sent, and the releases of two sessions.
 _QUIET_SECONDS = 3 * CALL_SECONDS
+# What the service manager is told beforehand: end of input, SIGTERM and SIGKILL of one plugin, and the audit trail.
+_STOP_SECONDS, _FLUSH_SECONDS = 3 * Timing().stop, 10.0
 
 
 class Daemon:
@@ -105,9 +110,12 @@ class Daemon:
         specs: Sequence[PluginSpec],
         launched: Mapping[str, Launched],
         problems: Sequence[str],
+        manager: ServiceManager,
     ) -> None:
         self._config = config
         self._endpoint = endpoint
+        self._manager = manager
+        self._reporter = Reporter(manager, self._status_text, self._pulse)
         self._started = time.monotonic()
         self._state = "starting"
         self._warnings: list[str] = []
@@ -309,6 +317,7 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                base.start_soon(self._reporter.run)
                 if self._audit is not None:
                     # It outlives the gate, so that what is cancelled at the end is recorded, too.
                     await base.start(self._audit.run)
@@ -334,6 +343,7 @@ class Daemon:
             finally:
                 with trio.CancelScope(shield=True):
                     self._state = "stopping"
+                    self._manager.stopping(self._status_text(), self._stop_seconds())
                     self._server.stop()
                     # What was paused while somebody spoke is to play again, which takes a plugin.
                     with trio.move_on_after(_QUIET_SECONDS):
@@ -343,6 +353,7 @@ class Daemon:
     async def _start(self, nursery: trio.Nursery) -> None:
         # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
         nursery.start_soon(self._voice.run)
+        self._manager.extend(self._config.runner.handshake_timeout_ms / 1000 + _PREPARE_SECONDS + self._stop_seconds())
         started = trio.Event()
 
         async def supervise() -> None:
@@ -352,6 +363,7 @@ class Daemon:
         nursery.start_soon(supervise)
         await started.wait()
         self._state = "ready"
+        self._reporter.ready()
         self._state_changed()
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.run)
@@ -369,6 +381,25 @@ class Daemon:
         async for number in signals:
             logger.info("%s: stopping", signal.Signals(number).name)
             scope.cancel()
+
+    # ---- what the service manager is told
+
+    def _status_text(self) -> str:
+        return status_text(self._supervisor.instances, self._state)
+
+    async def _pulse(self) -> None:
+        """Return when reactor and deadlines have had their turn: without them nothing is answered or given up."""
+        done = trio.Event()
+
+        def turned() -> None:
+            self._deadlines.add(trio.current_time(), done.set)
+
+        self._reactor.again(turned)
+        await done.wait()
+
+    def _stop_seconds(self) -> float:
+        """How long stopping may take: one plugin after the other if each depends on the next (`Instance.tear_down`)."""
+        return _QUIET_SECONDS + len(self._supervisor.instances) * _STOP_SECONDS + _FLUSH_SECONDS
 
     # ---- plugins come and go
 
@@ -422,6 +453,7 @@ class Daemon:
             self._context.admitted(instance)
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+        self._reporter.changed()
 
     def _inherit(self) -> Inherited:
         """What a process inherits that hears the microphone. Raises OSError."""
@@ -502,6 +534,11 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
+            "service": {
+                "manager": self._manager.present,
+                "watchdog_s": self._manager.watchdog,
+                "socket_activated": self._endpoint.activated,
+            },
             "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
             "warnings": [*self._warnings, *self._socket_warnings()],
         }
@@ -525,6 +562,8 @@ def serve(
     specs: Sequence[PluginSpec],
     launched: Mapping[str, Launched],
     problems: Sequence[str],
+    *,
+    manager: ServiceManager,
 ) -> int:
     """Run the daemon until it is told to stop; return its exit code.
 
@@ -534,11 +573,15 @@ def serve(
         specs: the plugins.
         launched: processes of them that run already.
         problems: sentences for the user about what could not be set up.
+        manager: the service manager, if there is one.
     """
     try:
-        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems)
+        daemon = Daemon(
+            config, os.environ, endpoint, specs=specs, launched=launched, problems=problems, manager=manager
+        )
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return 2
     trio.run(daemon.run)
     return 0

@@ -23,6 +23,7 @@ from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
 from utter_runner.config.secret import find_secret
 from utter_runner.operate.log_handlers import log_handler
+from utter_runner.operate.notify import take_manager
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
@@ -32,6 +33,7 @@ from utter_runner.supervision.settings import settings_problems
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from utter_runner.operate.notify import ServiceManager
     from utter_runner.supervision.spec import PluginSpec
 
 logger = logging.getLogger("utter_runner")
@@ -129,11 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _quit)
     options = _parse_arguments(arguments)
+    manager = take_manager(os.environ, os.getpid())
     path = options.config or default_config_path(os.environ)
     try:
         config = with_token(load_config(path), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
+        manager.status(str(error))
         return EXIT_USAGE
     level = options.log_level or config.log.level
     logging.basicConfig(level=level.upper(), handlers=[log_handler(os.environ)])
@@ -143,17 +147,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check(config, path, len(specs), problems)
     try:
         socket_path = Path(config.runner.socket_path) if config.runner.socket_path else default_socket_path(os.environ)
-        endpoint = Endpoint(socket_path)
+        endpoint = _endpoint(socket_path)
     except EndpointError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return EXIT_FAILED
     try:
-        return _run(config, endpoint, specs, problems)
+        return _run(config, endpoint, specs, problems, manager)
     finally:
         endpoint.close()
 
 
-def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str]) -> int:
+def _endpoint(path: Path) -> Endpoint:
+    """Return where clients connect: what the service manager passed, or a socket of our own. Raises EndpointError."""
+    if "LISTEN_PID" not in os.environ:
+        return Endpoint(path)
+    from utter_runner.rpc.activation import check_place, take_listener  # noqa: PLC0415 - only where a socket is passed
+
+    passed = take_listener(os.environ, os.getpid())
+    if passed is None:
+        return Endpoint(path)
+    try:
+        check_place(passed, path)
+        return Endpoint(path, passed=passed)
+    except EndpointError:
+        passed.close()
+        raise
+
+
+def _run(
+    config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str], manager: ServiceManager
+) -> int:
     launched: dict[str, Launched] = {}
     try:
         _launch_all(specs, launched)
@@ -161,7 +185,7 @@ def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: 
 
         gc.freeze()
         gc.enable()
-        return daemon.serve(config, endpoint, specs, launched, problems)
+        return daemon.serve(config, endpoint, specs, launched, problems, manager=manager)
     finally:
         for one in launched.values():
             abandon(one)

@@ -173,6 +173,14 @@ class Daemon:
             self.log += self.process.stderr.readlines()
         return self.process.wait(timeout=30)
 
+    def refused(self) -> int:
+        """Wait until it has ended by itself, as one does that cannot run; return the exit code."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            self.log += self.process.stderr.readlines()
+        return self.process.wait(timeout=60)
+
     def client(self, token: str | None = None) -> Client:
         """A connected client."""
         return Client.connect(str(self.socket), token=token)

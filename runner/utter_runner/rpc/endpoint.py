@@ -126,19 +126,23 @@ def remove_stale(path: Path, instead: str) -> None:
             pass
         except OSError as error:
             raise EndpointError(f"{path} cannot be examined: {error.strerror}.") from None
-        listener = _listener(probe)
-    raise EndpointError(f"{listener or 'Another program'} listens on {path}; {instead}.")
+        managed = _is_managed(probe)
+    if managed:
+        raise EndpointError(
+            f"systemd listens on {path} for the runner (utter-runner.socket): start it with "
+            f"systemctl --user start utter-runner, or {instead}."
+        )
+    raise EndpointError(f"Another program listens on {path}; {instead}.")
 
 
-def _listener(probe: socket.socket) -> str:
-    """Say who listens, if it is the service manager: then it is to start the runner."""
+def _is_managed(probe: socket.socket) -> bool:
+    """Whether it is the service manager that listens: then it is to start the runner."""
     pid, _uid, _gid = struct.unpack(
         "3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     with suppress(OSError):
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "systemd":
-            return "systemd itself (utter-runner.socket: start the runner with systemctl --user start utter-runner)"
-    return ""
+        return Path(f"/proc/{pid}/comm").read_text() == "systemd\n"
+    return False
 
 
 class Endpoint:

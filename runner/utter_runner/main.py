@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from utter_protocol.packages import user_directories
 from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
-from utter_runner.config.secret import find_secret
+from utter_runner.config.secret import find_secret, secret_file
 from utter_runner.operate.log_handlers import log_handler
 from utter_runner.operate.notify import take_manager
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
@@ -64,7 +64,14 @@ def plugin_specs(
     """
     specs: list[PluginSpec] = []
     problems: list[str] = []
-    find = partial(find_secret, environ=environ, base=Path(config.path).absolute().parent)
+    base = Path(config.path).absolute().parent
+    secret_files: list[str] = []
+
+    def find(reference: str) -> str:
+        if file := secret_file(reference, base):
+            secret_files.append(str(file))
+        return find_secret(reference, environ, base)
+
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
@@ -85,7 +92,7 @@ def plugin_specs(
     if config.security.enforce:
         from utter_runner.supervision.sandbox.confine import confine  # noqa: PLC0415 - not loaded where nobody wants it
 
-        specs, refused = confine(specs, config, environ)
+        specs, refused = confine(specs, config, environ, secret_files)
         problems += refused
     return specs, problems
 

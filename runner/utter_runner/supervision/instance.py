@@ -468,10 +468,11 @@ class Instance:
         if peer is self.peer:
             self._requests.on_notification(self, method, params)
 
-    def on_junk(self, peer: Peer, junk: bytes) -> None:  # noqa: ARG002 - the interface of a handler
+    def on_junk(self, peer: Peer, junk: bytes) -> None:
         """Count and log what the plugin printed between frames."""
         self.junk_bytes += len(junk)
-        logger.warning(
+        peer.complaints.warn(
+            logger,
             "%s wrote %d bytes to stdout that are no frame; stdout is for frames, log to stderr",
             self.id,
             len(junk),

@@ -19,7 +19,7 @@ from utter_runner.cli import hearing
 from utter_runner.cli.exits import Exit
 from utter_runner.config import Config, parse_config
 from utter_runner.config.schema import AudioConfig
-from utter_runner.operate.units import SERVICE, shipped
+from utter_runner.operate.units import HARDENING, SERVICE, shipped
 from utter_runner.rpc.endpoint import default_socket_path
 from utter_runner.voice.hotkeys import Bindings
 
@@ -114,9 +114,12 @@ def test_the_unit_says_what_the_page_says() -> None:
     watchdog, limits = int(service["WatchdogSec"]), unit["Unit"]
     assert f"feeds a watchdog every {watchdog // 2} s; if it stands still for {watchdog} s" in " ".join(PAGE.split())
     assert (limits["StartLimitBurst"], limits["StartLimitIntervalSec"]) == ("6", "120")
+    hardening = re.findall(r"^(\w+)=", shipped(HARDENING), re.MULTILINE)
     # What is left out is not there.
     for names, _ in tables(PAGE, "| Left out | Why |"):
-        assert not {name.strip("`=, ") for name in names.split()} & set(service), names
+        assert not {name.strip("`=, ") for name in names.split()} & (set(service) | set(hardening)), names
+    # What is said to be there is.
+    assert all(f"`{name}=`" in PAGE for name in hardening)
 
 
 def test_the_verdicts_on_a_microphone_are_those_of_the_code() -> None:

@@ -24,7 +24,18 @@ from utter_runner.operate.service import (
     unit_directory,
 )
 from utter_runner.operate.systemctl import Answer, FakeSystemctl, UserSystemctl, manager_problem, properties
-from utter_runner.operate.units import SERVICE, SOCKET, is_ours, quoted, service_unit, shipped, socket_unit
+from utter_runner.operate.units import (
+    DROP_IN,
+    HARDENING,
+    SERVICE,
+    SOCKET,
+    hardening,
+    is_ours,
+    quoted,
+    service_unit,
+    shipped,
+    socket_unit,
+)
 
 ROOT = Path(__file__).parents[2]
 NO_BUS = Answer(1, "", "Failed to connect to bus: No medium found")
@@ -57,7 +68,7 @@ def test_a_control_character_is_refused() -> None:
 
 
 def test_the_units_in_the_tree_are_those_that_ship() -> None:
-    for name in (SERVICE, SOCKET):
+    for name in (SERVICE, SOCKET, HARDENING):
         assert (ROOT / "systemd" / name).read_text() == shipped(name)
 
 
@@ -78,6 +89,8 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     program.chmod(0o755)
     (tmp_path / SERVICE).write_text(service_unit(program, tmp_path / "c d.toml"))
     (tmp_path / SOCKET).write_text(socket_unit())
+    (tmp_path / DROP_IN).parent.mkdir()
+    (tmp_path / DROP_IN).write_text(hardening())
     env = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     argv = ["systemd-analyze", "verify", "--user", "--man=no", f"./{SERVICE}", f"./{SOCKET}"]
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -171,6 +184,28 @@ def test_removing_stops_and_deletes_and_is_harmless_twice(machine: Machine) -> N
     assert machine.done()[0] == ("disable", "--now", SOCKET, SERVICE)
     assert list(machine.units.iterdir()) == []
     assert remove(machine.environ, machine.systemctl, replace=False) == []
+
+
+def test_hardening_is_a_drop_in_beside_those_of_others(machine: Machine) -> None:
+    program = runner_program(machine.interpreter)
+
+    def harden() -> None:
+        wanted = plan_install(
+            machine.environ, program, config=None, target="default.target", with_socket=False, hardened=True
+        )
+        install(wanted, machine.systemctl, start=False, replace=False)
+
+    harden()
+    assert machine.done() == [("daemon-reload",), ("reenable", SERVICE)]
+    drop_in = machine.units / DROP_IN
+    assert "NoNewPrivileges=yes" in drop_in.read_text()
+    (drop_in.parent / "mine.conf").touch()
+    remove(machine.environ, machine.systemctl, replace=False)
+    assert [path.name for path in drop_in.parent.iterdir()] == ["mine.conf"]
+    harden()
+    (drop_in.parent / "mine.conf").unlink()
+    remove(machine.environ, machine.systemctl, replace=False)
+    assert list(machine.units.iterdir()) == []
 
 
 def test_without_a_manager_the_units_can_still_be_removed(machine: Machine) -> None:

@@ -47,6 +47,10 @@ def install(
         str | None,
         typer.Option("--target", metavar="UNIT", help="What starts it; default: the graphical session, if it is used."),
     ] = None,
+    hardened: Annotated[
+        bool,
+        typer.Option("--hardened", help="Restrict it; applications opened by voice inherit that: no sudo in them."),
+    ] = False,
     no_start: Annotated[bool, typer.Option("--no-start", help="Enable it, and start nothing now.")] = False,
     replace: Replace = False,
     as_json: Json = False,
@@ -71,6 +75,7 @@ def install(
         config=path,
         target=chosen,
         with_socket=with_socket,
+        hardened=hardened,
     )
     if not as_json:
         for change in changes:

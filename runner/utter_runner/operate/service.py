@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,16 @@ import msgspec
 
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.systemctl import manager_problem, properties
-from utter_runner.operate.units import DEFAULT_TARGET, SERVICE, SOCKET, is_ours, service_unit, socket_unit
+from utter_runner.operate.units import (
+    DEFAULT_TARGET,
+    DROP_IN,
+    SERVICE,
+    SOCKET,
+    hardening,
+    is_ours,
+    service_unit,
+    socket_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,13 +210,21 @@ def choose_target(state: ServiceState, environ: Mapping[str, str]) -> str:
 
 
 def plan_install(
-    environ: Mapping[str, str], program: Path, *, config: Path | None, target: str, with_socket: bool
+    environ: Mapping[str, str],
+    program: Path,
+    *,
+    config: Path | None,
+    target: str,
+    with_socket: bool,
+    hardened: bool = False,
 ) -> list[Change]:
     """Return what installing would write, unchanged units included. Raises OperateError."""
     directory = unit_directory(environ)
     wanted = {SERVICE: service_unit(program, config, target)}
     if with_socket:
         wanted[SOCKET] = socket_unit()
+    if hardened:
+        wanted[DROP_IN] = hardening()
     return [Change(directory / name, _read(directory / name), text) for name, text in wanted.items()]
 
 
@@ -228,7 +246,7 @@ def install(changes: Iterable[Change], systemctl: Systemctl, *, start: bool, rep
         if change.before != change.after:
             _write(change.path, change.after)
     _must(systemctl, "daemon-reload")
-    names = [change.path.name for change in changes]
+    names = [change.path.name for change in changes if change.path.name in {SERVICE, SOCKET}]
     # Anew: it may hang on another target than before.
     _must(systemctl, "reenable", *names)
     if start:
@@ -247,24 +265,29 @@ def remove(environ: Mapping[str, str], systemctl: Systemctl, *, replace: bool) -
         OperateError: it cannot be deleted, or systemd refuses.
     """
     directory = unit_directory(environ)
-    there = {path: text for name in (SOCKET, SERVICE) if (text := _read(path := directory / name)) is not None}
+    there = {path: text for name in (SOCKET, SERVICE, DROP_IN) if (text := _read(path := directory / name)) is not None}
     for path, text in there.items():
         if not is_ours(text) and not replace:
             raise Untrusted(f"{path} was not written by `utter service install`: delete it yourself, or use --replace.")
     if not there:
         return []
     reachable = not manager_problem(systemctl)
+    names = [path.name for path in there if path.name in {SERVICE, SOCKET}]
     if reachable:
-        _must(systemctl, "disable", "--now", *(path.name for path in there))
+        _must(systemctl, "disable", "--now", *names)
     for path in there:
         try:
             path.unlink(missing_ok=True)
+            if path == directory / DROP_IN:
+                # Others' drop-ins may lie there, too.
+                with suppress(OSError):
+                    path.parent.rmdir()
         except OSError as error:
             raise OperateError(f"{path} cannot be deleted: {error.strerror}.") from None
     if reachable:
         _must(systemctl, "daemon-reload")
         # It may have failed before; of what is gone nobody wants to hear.
-        systemctl("reset-failed", *(path.name for path in there))
+        systemctl("reset-failed", *names)
     return list(there)
 
 

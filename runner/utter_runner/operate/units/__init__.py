@@ -13,6 +13,8 @@ from utter_runner.operate.errors import OperateError
 
 SERVICE = "utter-runner.service"
 SOCKET = "utter-runner.socket"
+HARDENING = "hardening.conf"
+DROP_IN = f"{SERVICE}.d/50-{HARDENING}"
 DEFAULT_TARGET = "graphical-session.target"
 
 MARK = "# Written by `utter service install`, which writes it anew."
@@ -61,6 +63,11 @@ def service_unit(program: Path, config: Path | None = None, target: str = DEFAUL
 def socket_unit() -> str:
     """Return the socket."""
     return _marked(SOCKET, shipped(SOCKET))
+
+
+def hardening() -> str:
+    """Return the drop-in that hardens the service."""
+    return _marked(SERVICE, shipped(HARDENING))
 
 
 def is_ours(text: str) -> bool:

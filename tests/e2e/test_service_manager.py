@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,31 @@ def test_another_socket_is_refused_and_the_unit_is_named(tmp_path: Path, kind: s
         assert daemon.refused() == 1
         assert message in "".join(daemon.log)
         assert "utter-runner.socket" in "".join(daemon.log)
+
+
+# What listens is asked for its name alone, and a process gives itself one.
+NAMED_SYSTEMD = """
+import pathlib, socket, sys
+pathlib.Path("/proc/self/comm").write_text("systemd")
+made = socket.socket(socket.AF_UNIX)
+made.bind(sys.argv[1])
+made.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_runner_beside_the_socket_unit_is_told_to_be_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "utter" / "runner.sock"
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.parents[1].chmod(0o700)
+    argv = [sys.executable, "-c", NAMED_SYSTEMD, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as manager:
+        assert manager.stdout is not None
+        assert manager.stdout.readline() == b"listening\n"
+        daemon = Daemon(tmp_path, "", wait=False)
+        daemon.start()
+        assert daemon.refused() == 1
+        assert "systemctl --user start utter-runner" in "".join(daemon.log)
+        manager.kill()
+    assert path.exists()

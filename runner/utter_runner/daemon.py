@@ -44,11 +44,13 @@ from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_o
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
-from utter_runner.host.offers import Offers
+from utter_runner.host.offers import ASK_SECONDS, Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
+from utter_runner.operate.notify import status_text
+from utter_runner.operate.reporting import Reporter
 from utter_runner.policy import CandidateStore, OpRegistry
 from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config, RunnerConfig
     from utter_runner.confirm.surfaces import Surface
+    from utter_runner.operate.notify import ServiceManager
     from utter_runner.policy.marks import Mark
     from utter_runner.reload import Found, Read
     from utter_runner.rpc.endpoint import Endpoint
@@ -89,6 +92,8 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 _ROUTER_WAIT = 10.0
 # A hold that was just sent, and the releases of two sessions.
 _QUIET_SECONDS = 3 * CALL_SECONDS
+# What the service manager is told beforehand: end of input, SIGTERM and SIGKILL of one plugin, and the audit trail.
+_STOP_SECONDS, _FLUSH_SECONDS = 3 * Timing().stop, 10.0
 
 
 class Daemon:
@@ -106,6 +111,7 @@ class Daemon:
         *,
         launched: Mapping[str, Launched],
         read: Read,
+        manager: ServiceManager,
         level_is_given: bool = False,
         hung_up: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -114,8 +120,12 @@ class Daemon:
         self._endpoint = endpoint
         self._level_is_given = level_is_given
         self._hung_up = hung_up
-        self._reloads = Reloads(setup, read, take_over=self._take_over, on_over=self._state_changed)
         self._nursery: trio.Nursery | None = None
+        self._manager = manager
+        self._reporter = Reporter(manager, self._status_text, self._pulse)
+        self._reloads = Reloads(
+            setup, read, take_over=self._take_over, on_over=self._state_changed, around=self._reporter.reloading
+        )
         self._started = time.monotonic()
         self._state = "starting"
         self._warnings: list[str] = []
@@ -315,6 +325,7 @@ class Daemon:
                 base.start_soon(self._deadlines.run)
                 # The audit trail outlives the gate, so that what is cancelled at the end is recorded, too.
                 self._nursery = base
+                base.start_soon(self._reporter.run)
                 if self._audit is not None:
                     await base.start(self._audit.run)
                 with _stop_signals() as signals:
@@ -340,6 +351,7 @@ class Daemon:
             finally:
                 with trio.CancelScope(shield=True):
                     self._state = "stopping"
+                    self._manager.stopping(self._status_text(), self._stop_seconds())
                     self._server.stop()
                     # What was paused while somebody spoke is to play again, which takes a plugin.
                     with trio.move_on_after(_QUIET_SECONDS):
@@ -349,6 +361,7 @@ class Daemon:
     async def _start(self, nursery: trio.Nursery) -> None:
         # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
         nursery.start_soon(self._voice.run)
+        self._manager.extend(self._config.runner.handshake_timeout_ms / 1000 + ASK_SECONDS + self._stop_seconds())
         started = trio.Event()
 
         async def supervise() -> None:
@@ -359,6 +372,7 @@ class Daemon:
         await started.wait()
         self._reloads.begin()
         self._state = "ready"
+        self._reporter.ready()
         self._state_changed()
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.watch)
@@ -377,6 +391,26 @@ class Daemon:
             logger.info("%s: stopping", signal.Signals(number).name)
             scope.cancel()
 
+    # ---- what the service manager is told
+
+    def _status_text(self) -> str:
+        return status_text(self._supervisor.instances, self._state)
+
+    async def _pulse(self) -> None:
+        """Return when reactor and deadlines have had their turn: without them nothing is answered or given up."""
+        done = trio.Event()
+
+        def turned() -> None:
+            self._deadlines.add(trio.current_time(), done.set)
+
+        self._reactor.again(turned)
+        await done.wait()
+
+    def _stop_seconds(self) -> float:
+        """How long stopping may take: one plugin after the other if each depends on the next (`Instance.tear_down`)."""
+        return _QUIET_SECONDS + len(self._supervisor.instances) * _STOP_SECONDS + _FLUSH_SECONDS
+
+    # ---- plugins come and go
     # ---- the configuration changes
 
     async def _reload_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
@@ -460,6 +494,7 @@ class Daemon:
             self._context.admitted(instance)
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+        self._reporter.changed()
 
     def _plugin_gone(self, instance: Instance) -> None:
         """A plugin is no longer configured."""
@@ -539,6 +574,11 @@ class Daemon:
                 *self._reloads.warnings(),
                 *self._socket_warnings(),
             ],
+            "service": {
+                "manager": self._manager.present,
+                "watchdog_s": self._manager.watchdog,
+                "socket_activated": self._endpoint.activated,
+            },
         }
 
 
@@ -581,6 +621,7 @@ def serve(
     read: Read,
     level_is_given: bool,
     hung_up: Callable[[], bool],
+    manager: ServiceManager,
 ) -> int:
     """Run the daemon until it is told to stop; return its exit code.
 
@@ -591,6 +632,7 @@ def serve(
         read: reads the configuration again.
         level_is_given: whether the command line has set the log's level, whatever the configuration says.
         hung_up: whether SIGHUP has come before there was a loop.
+        manager: the service manager, if there is one.
     """
     try:
         daemon = Daemon(
@@ -601,9 +643,11 @@ def serve(
             read=read,
             level_is_given=level_is_given,
             hung_up=hung_up,
+            manager=manager,
         )
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return 2
     trio.run(daemon.run)
     return 0

@@ -23,6 +23,7 @@ from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
 from utter_runner.config.secret import find_secret, secret_file
 from utter_runner.operate.log_handlers import log_handler
+from utter_runner.operate.notify import take_manager
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.setup import Setup
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
@@ -167,11 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     hang_up = _HangUp()
     signal.signal(signal.SIGHUP, hang_up)
     options = _parse_arguments(arguments)
+    manager = take_manager(os.environ, os.getpid())
     path = options.config or default_config_path(os.environ)
     try:
         config = with_token(load_config(path), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
+        manager.status(str(error))
         return EXIT_USAGE
     level = options.log_level or config.log.level
     logging.basicConfig(level=level.upper(), handlers=[log_handler(os.environ)])
@@ -180,9 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _check(config, path, len(specs), [*problems, *config.warnings])
     try:
         socket_path = Path(config.runner.socket_path) if config.runner.socket_path else default_socket_path(os.environ)
-        endpoint = Endpoint(socket_path)
+        endpoint = _endpoint(socket_path)
     except EndpointError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return EXIT_FAILED
     try:
         return _run(
@@ -191,12 +195,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             read=partial(read_setup, path, os.environ),
             level_is_given=options.log_level is not None,
             hung_up=lambda: hang_up.noted,
+            manager=manager,
         )
     finally:
         endpoint.close()
 
 
-def _run(setup: Setup, endpoint: Endpoint, **reloading: Any) -> int:
+def _endpoint(path: Path) -> Endpoint:
+    """Return where clients connect: what the service manager passed, or a socket of our own. Raises EndpointError."""
+    if "LISTEN_PID" not in os.environ:
+        return Endpoint(path)
+    from utter_runner.rpc.activation import check_place, take_listener  # noqa: PLC0415 - only where a socket is passed
+
+    passed = take_listener(os.environ, os.getpid())
+    if passed is None:
+        return Endpoint(path)
+    try:
+        check_place(passed, path)
+        return Endpoint(path, passed=passed)
+    except EndpointError:
+        passed.close()
+        raise
+
+
+def _run(setup: Setup, endpoint: Endpoint, **options: Any) -> int:
     launched: dict[str, Launched] = {}
     try:
         _launch_all(setup.specs, launched)
@@ -204,7 +226,7 @@ def _run(setup: Setup, endpoint: Endpoint, **reloading: Any) -> int:
 
         gc.freeze()
         gc.enable()
-        return daemon.serve(setup, endpoint, launched, **reloading)
+        return daemon.serve(setup, endpoint, launched, **options)
     finally:
         for one in launched.values():
             abandon(one)

@@ -21,6 +21,7 @@ from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
+from utter_runner.cli.service import group as service
 from utter_runner.cli.text import document
 from utter_runner.cli.tokens import group as tokens
 
@@ -58,6 +59,7 @@ app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
 app.add_typer(tokens, name="token")
+app.add_typer(service, name="service")
 app.command("audit")(audit)
 
 

@@ -256,6 +256,7 @@ class House(Desk):
             confirmer=self.confirmer,
             voice=self.voice,
             speaker=self.voice,
+            ask_desktop=lambda: {"asked": False, "detail": "There is no desktop here."},
             microphone=self.microphone,
             devices=self.list_devices,
             context=ContextCache(self.supervisor).snapshot,

@@ -163,6 +163,7 @@ def bus_address(environ: Mapping[str, str]) -> str:
 def _load() -> Callable[[str], Any]:
     """Import what is used of jeepney; return what reads an address. Raises ImportError."""
     from jeepney.bus import get_connectable_addresses  # noqa: PLC0415 - optional, see the rules above
+
     import_module("jeepney.io.trio")
 
     return get_connectable_addresses  # type: ignore[no-any-return]  # jeepney has no types

@@ -33,7 +33,7 @@ from utter_runner.voice.speech_output import PlayerOutput
 from utter_runner.voice.vad.silero import SileroActivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from msgspec import Raw
 
@@ -46,8 +46,19 @@ if TYPE_CHECKING:
     from utter_runner.supervision.work import Work
     from utter_runner.voice.capture.source import AudioSource
     from utter_runner.voice.collaborators import Answers
-    from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, Hotkeys
+    from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, KeyWatch
     from utter_runner.voice.speaker import StreamOpener
+
+
+_NO_HOTKEYS: dict[str, Any] = {
+    "available": False,
+    "devices": [],
+    "detail": "Hotkeys are switched off: set [hotkeys] enabled = true, or bind `utter ptt` in your compositor.",
+    "path": "none",
+    "evdev": {"available": False, "detail": ""},
+    "portal": {"state": "off", "available": False, "version": None, "bound": False, "triggers": {}, "detail": ""},
+    "seen": {"evdev": None, "portal": None},
+}
 
 
 class VoiceError(Exception):
@@ -82,6 +93,7 @@ class Voice:
         on_level: Callable[[AudioLevel], object],
         open_stream: StreamOpener,
         timeout: float,
+        environ: Mapping[str, str],
         answers: Answers | None = None,
     ) -> None:
         voice, audio = config.voice, config.audio
@@ -135,9 +147,9 @@ class Voice:
         )
         self._fault_alarm = FaultAlarm(self.controller.alarm, emit)
         self._plugin_keys = PluginKeys(open_stream, self.controller)
-        self._hotkeys: Hotkeys | None = None
+        self._hotkeys: KeyWatch | None = None
         if config.hotkeys.enabled:
-            self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
+            self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit, environ)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -157,7 +169,7 @@ class Voice:
         await self.controller.run(task_status=task_status)
 
     @staticmethod
-    async def _run_hotkeys(hotkeys: Hotkeys) -> None:
+    async def _run_hotkeys(hotkeys: KeyWatch) -> None:
         await hotkeys.run()
 
     async def speak_for(self, plugin: Instance, params: Raw, work: Work, timeout: float) -> SpeakResult:
@@ -169,14 +181,21 @@ class Voice:
         """A plugin is up."""
         self._plugin_keys.admitted(instance)
 
-    def status(self) -> dict[str, Any]:
-        """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`."""
-        off = {"available": False, "devices": [], "detail": "Hotkeys are switched off in [hotkeys]."}
+    def status(self, ptt_at: float | None) -> dict[str, Any]:
+        """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`; `ptt_at`: when a client was the key."""
+        hotkeys = self._hotkeys.status() if self._hotkeys else _NO_HOTKEYS
+        ptt = None if ptt_at is None else round(trio.current_time() - ptt_at, 1)
         return {
-            "hotkeys": self._hotkeys.status() if self._hotkeys else off,
+            "hotkeys": {**hotkeys, "seen": {**hotkeys["seen"], "ptt": ptt}},
             "audio": self._capture.status,
             "voice": {**self.controller.status(), "vad": self._activity.status},
         }
+
+    def ask_desktop(self) -> dict[str, Any]:
+        """Ask the desktop for the hotkeys' shortcuts, or to show its settings for them; `{asked, detail}`."""
+        if self._hotkeys is None:
+            return {"asked": False, "detail": _NO_HOTKEYS["detail"]}
+        return self._hotkeys.ask()
 
     def close(self) -> None:
         """Free the ring."""
@@ -201,11 +220,17 @@ def hotkey_bindings(config: HotkeysConfig) -> Bindings:
         raise VoiceError(f"[hotkeys] {error}") from None
 
 
-def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[[dict[str, Any]], None]) -> Hotkeys:
+def _hotkeys(
+    config: HotkeysConfig,
+    controller: VoiceController,
+    emit: Callable[[dict[str, Any]], None],
+    environ: Mapping[str, str],
+) -> KeyWatch:
     from utter_runner.voice.hotkeys import (  # noqa: PLC0415 - only what is configured
+        BusPortal,
         Cancel,
-        Hotkeys,
         KernelBackend,
+        KeyWatch,
         Press,
         Release,
         Toggle,
@@ -221,10 +246,12 @@ def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[
     def on_event(event: HotkeyEvent) -> None:
         act[type(event)]()
 
-    return Hotkeys(
+    return KeyWatch(
         hotkey_bindings(config),
         KernelBackend(),
+        None if config.portal == "off" else BusPortal(environ),
         on_event,
+        always=config.portal == "always",
         on_status=lambda status: emit({"event": "hotkeys", **status}),
         only=config.devices,
         ignore=config.ignore_devices,

@@ -128,7 +128,10 @@ class Bus:
                 self._signals.append(signal)
 
     async def _receive(self) -> Message:
-        """Return the next message; what arrived is with the parser before anything can be cancelled."""
+        """Return the next message. A wait that is cancelled loses none."""
+        # Whoever sends without end is not to keep others from their turn. From here on nothing is cancelled that has a
+        # message in its hands.
+        await trio.lowlevel.checkpoint()
         parser = self._connection.parser
         try:
             while (message := parser.get_next_message()) is None:
@@ -143,8 +146,6 @@ class Bus:
         except (ValueError, TypeError, LookupError) as error:
             # The parser has lost its place.
             raise BusError(f"what came over the session bus makes no sense: {error}") from None
-        # Whoever sends without end is not to keep others from their turn.
-        await trio.lowlevel.checkpoint()
         return message
 
 

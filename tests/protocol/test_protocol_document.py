@@ -125,6 +125,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "ptt.release": (NOTHING, NOTHING),
     "ptt.toggle": (NOTHING, NOTHING),
     "ptt.cancel": (NOTHING, NOTHING),
+    "hotkeys.bind": (NOTHING, methods.HotkeysAsked),
     "audio.devices": (NOTHING, methods.AudioDevices),
     "audio.open": (NOTHING, methods.AudioOpened),
     "audio.close": (NOTHING, NOTHING),

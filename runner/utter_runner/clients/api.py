@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import SandboxState
+    from utter_protocol.methods import HotkeysAsked, SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
@@ -157,7 +157,7 @@ class ClientApi:
         confirmer: Confirmer,
         voice: Voice,
         speaker: Speaker,
-        ask_desktop: Callable[[], dict[str, Any]],
+        ask_desktop: Callable[[], HotkeysAsked],
         microphone: Microphone,
         devices: Callable[[], Awaitable[object]],
         context: Callable[[list[str]], Awaitable[object]],
@@ -442,7 +442,7 @@ class ClientApi:
         return self._answering(noted)
 
     @staticmethod
-    def _answering(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+    def _answering(act: Callable[[], object]) -> Callable[[Peer, RequestId, Raw], None]:
         def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
             peer.reply_object(request_id, act())
 

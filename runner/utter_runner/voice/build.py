@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from utter_protocol.methods import SpeakParams
+from utter_protocol.methods import HotkeysAsked, SpeakParams
 from utter_runner.rpc.params import decode_params
 from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
@@ -191,10 +191,10 @@ class Voice:
             "voice": {**self.controller.status(), "vad": self._activity.status},
         }
 
-    def ask_desktop(self) -> dict[str, Any]:
-        """Ask the desktop for the hotkeys' shortcuts, or to show its settings for them; `{asked, detail}`."""
+    def ask_desktop(self) -> HotkeysAsked:
+        """Ask the desktop for the hotkeys' shortcuts, or to show its settings for them."""
         if self._hotkeys is None:
-            return {"asked": False, "detail": _NO_HOTKEYS["detail"]}
+            return HotkeysAsked(asked=False, detail=_NO_HOTKEYS["detail"])
         return self._hotkeys.ask()
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ async def test_an_application_that_is_wanted_and_not_installed(bus: PrivateBus) 
         async with watching(bus) as watch:
             assert f"{APP_ID} is none: run `utter hotkeys bind`" in (await watch.becomes("failed"))["detail"]
             portal.installed = True
-            assert watch.keys.ask()["asked"]
+            assert watch.keys.ask().asked
             await watch.becomes("bound")
 
 
@@ -332,7 +332,7 @@ async def test_an_answer_of_the_wrong_shape_is_a_refusal(bus: PrivateBus, monkey
         async with watching(bus) as watch:
             await watch.becomes("asking")
             # A text is taken for the path of the request, whose response never comes; the dialog is asked for anew.
-            assert watch.keys.ask()["asked"]
+            assert watch.keys.ask().asked
             monkeypatch.setattr(MockPortal, "_bind", lambda *_: ("", ()))
             assert "its answer to BindShortcuts makes no sense" in (await watch.becomes("failed"))["detail"]
 

@@ -180,8 +180,8 @@ async def test_a_keyboard_that_can_be_watched_leaves_the_desktop_in_peace(autoju
     async with watching(portal, keyboards) as watch:
         assert (await watch.becomes(path="evdev"))["portal"]["state"] == "standby"
         answer = watch.keys.ask()
-        assert answer["asked"] is False
-        assert 'set [hotkeys] portal to "always"' in answer["detail"]
+        assert answer.asked is False
+        assert 'set [hotkeys] portal to "always"' in answer.detail
         await trio.sleep(1000)
         assert portal.connections == 0
         # A switch for several machines takes it away for a moment.
@@ -237,8 +237,8 @@ async def test_switched_off_it_is_never_asked(autojump_clock: Any) -> None:
         await trio.sleep(1000)
         assert (watch.state, watch.keys.status()["path"]) == ("off", "none")
         answer = watch.keys.ask()
-        assert answer["asked"] is False
-        assert 'set [hotkeys] portal to "auto" or "always"' in answer["detail"]
+        assert answer.asked is False
+        assert 'set [hotkeys] portal to "auto" or "always"' in answer.detail
 
 
 async def test_without_a_chord_nobody_is_asked(autojump_clock: Any) -> None:
@@ -273,7 +273,7 @@ async def test_a_dialog_that_was_dismissed_is_not_shown_again_until_the_user_say
         await trio.sleep(1000)
         assert (len(portal.asked), portal.connected) == (1, False)
         portal.response = DONE
-        assert watch.keys.ask()["asked"] is True
+        assert watch.keys.ask().asked is True
         await watch.becomes(state="bound")
         assert len(portal.asked) == 2
 

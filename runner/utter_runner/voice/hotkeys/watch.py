@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
+from utter_protocol.methods import HotkeysAsked
 from utter_runner.voice.hotkeys.merge import PathMerger
 from utter_runner.voice.hotkeys.portal import PortalKeys, portal_status
 from utter_runner.voice.hotkeys.service import Hotkeys
@@ -90,20 +91,18 @@ class KeyWatch:
             finally:
                 self._looked = False
 
-    def ask(self) -> dict[str, Any]:
-        """Ask the desktop for its shortcuts anew; `{asked, detail}`: whether that is done, and what to expect."""
+    def ask(self) -> HotkeysAsked:
+        """Ask the desktop for its shortcuts anew, or to show its settings for them."""
         if self._portal is None:
-            return {
-                "asked": False,
-                "detail": 'The desktop is not asked for keys: set [hotkeys] portal to "auto" or "always".',
-            }
-        if not self._wants_portal():
-            return {
-                "asked": False,
-                "detail": "A keyboard is watched, so the desktop is not asked for keys: "
-                'set [hotkeys] portal to "always" to have both.',
-            }
-        return {"asked": True, "detail": self._portal.ask()}
+            detail = 'The desktop is not asked for keys: set [hotkeys] portal to "auto" or "always".'
+        elif not self._wants_portal():
+            detail = (
+                "A keyboard is watched, so the desktop is not asked for keys: "
+                'set [hotkeys] portal to "always" to have both.'
+            )
+        else:
+            return HotkeysAsked(asked=True, detail=self._portal.ask())
+        return HotkeysAsked(asked=False, detail=detail)
 
     def status(self) -> dict[str, Any]:
         """`hotkeys` of `runner.status`; the ages in `seen` are seconds."""

@@ -45,6 +45,19 @@ def test_bind_that_is_not_asked_says_why(runner: FakeRunner, capsys: pytest.Capt
     assert "A keyboard is watched." in capsys.readouterr().err
 
 
+def test_forget_removes_the_entry(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = entry_path({"XDG_DATA_HOME": str(tmp_path)})
+    path.parent.mkdir()
+    path.write_text("[Desktop Entry]\n")
+    assert main(["hotkeys", "forget"]) == 0
+    assert capsys.readouterr().out == f"removed {path}\n"
+    assert not path.exists()
+    assert main(["hotkeys", "forget"]) == 0
+    assert capsys.readouterr().out == "there is no desktop entry\n"
+    assert main(["hotkeys", "forget", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": None}
+
+
 BOUND = {"bound": True, "triggers": {"push_to_talk": "Ctrl+Alt+Space", "cancel": "Ctrl+Esc"}}
 SHOWN = "shortcuts of the desktop (push_to_talk Ctrl+Alt+Space, cancel Ctrl+Esc)"
 

@@ -18,11 +18,6 @@ from utter_runner.cli.text import document, harmless
 group = typer.Typer(help="The keys that the desktop delivers.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@group.callback()
-def _group() -> None:
-    """The keys that the desktop delivers."""
-
-
 @group.command()
 @guarded
 def bind(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
@@ -42,3 +37,20 @@ def bind(as_json: Json = False, socket: Socket = None, token_file: TokenFile = N
             print(harmless(f"installed {installed}"))
         (print if answer.get("asked") else say)(harmless(answer.get("detail", "")))
     return Exit.DONE if answer.get("asked") else Exit.UNAVAILABLE
+
+
+@group.command()
+@guarded
+def forget(as_json: Json = False) -> Exit:
+    """Remove the desktop entry that `bind` has installed, as before an uninstallation.
+
+    The keys themselves are yours: they stay in the desktop's settings until you delete them there.
+    """
+    from utter_runner.operate.desktop_entry import remove  # noqa: PLC0415 - only this command needs it
+
+    removed = remove(os.environ)
+    if as_json:
+        print(document({"removed": None if removed is None else str(removed)}))
+    else:
+        print("there is no desktop entry" if removed is None else harmless(f"removed {removed}"))
+    return Exit.DONE

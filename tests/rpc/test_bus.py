@@ -125,6 +125,7 @@ async def test_an_error_has_its_name(bus: PrivateBus) -> None:
 
 async def test_a_bus_that_dies_is_noticed_by_who_waits(bus: PrivateBus) -> None:
     async with session_bus(environ(bus)) as made:
+        made.only(lambda one: one.interface == NAME)
         bus.close()
         with trio.fail_after(60), pytest.raises(BusError, match="the session bus went away"):
             await made.signal()

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from jeepney import DBusAddress, HeaderFields, new_method_call, new_signal
 from jeepney.bus import get_connectable_addresses
 from jeepney.bus_messages import message_bus
 from jeepney.io.blocking import DBusConnection, Proxy, prep_socket
+from jeepney.io.trio import DBusConnection as DBusConnectionOverTrio
 
 from support.dbus import PrivateBus, Service
 from utter_runner.rpc import bus as module
-from utter_runner.rpc.bus import MAX_SIGNALS, BusError, NoBusError, session_bus
+from utter_runner.rpc.bus import MAX_SIGNALS, Bus, BusError, NoBusError, session_bus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,6 +132,42 @@ async def test_a_bus_that_dies_is_noticed_by_who_waits(bus: PrivateBus) -> None:
         bus.close()
         with trio.fail_after(60), pytest.raises(BusError, match="the session bus went away"):
             await made.signal()
+
+
+class _Wire:
+    """The socket's end of a connection that says these bytes, in pieces, and hangs up."""
+
+    def __init__(self, data: bytes, step: int) -> None:
+        self._pieces = [data[at : at + step] for at in range(0, len(data), step)]
+
+    async def recv(self, _size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6),
+    st.integers(0, 400),
+    st.integers(1, 200),
+    st.binary(max_size=40),
+)
+def test_whatever_comes_over_the_wire_ends_in_a_bus_error(
+    changes: list[tuple[int, int]], cut: int, step: int, tail: bytes
+) -> None:
+    listed = [("push_to_talk", {"trigger_description": ("s", "Ctrl+F1"), "more": ("a{sv}", {"x": ("ao", ["/a"])})})]
+    said = new_signal(DBusAddress("/demo", interface=NAME), "Changed", "oa(sa{sv})", ("/session", listed))
+    data = bytearray(said.serialise(serial=7))
+    for at, value in changes:
+        data[at % len(data)] = value
+
+    async def read() -> None:
+        connection = DBusConnectionOverTrio(_Wire(bytes(data[: len(data) - cut % len(data)]) + tail, step))
+        bus = Bus(connection)
+        while True:
+            await bus.signal()
+
+    with pytest.raises(BusError):
+        trio.run(read)
 
 
 @pytest.mark.parametrize(

@@ -132,21 +132,24 @@ class Bus:
         # Whoever sends without end is not to keep others from their turn. From here on nothing is cancelled that has a
         # message in its hands.
         await trio.lowlevel.checkpoint()
-        parser = self._connection.parser
-        try:
-            while (message := parser.get_next_message()) is None:
-                if parser.bytes_desired() > MAX_MESSAGE:
-                    raise BusError(f"a message on the session bus is longer than max_bus_message ({MAX_MESSAGE}) bytes")
+        while (message := self._parsed()) is None:
+            if self._connection.parser.bytes_desired() > MAX_MESSAGE:
+                raise BusError(f"a message on the session bus is longer than max_bus_message ({MAX_MESSAGE}) bytes")
+            try:
                 data = await self._connection.socket.recv(_READ_BYTES)
-                if not data:
-                    raise BusError("the session bus went away: it hung up")
-                parser.add_data(data)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise BusError(f"the session bus went away: {error}") from None
-        except (ValueError, TypeError, LookupError) as error:
-            # The parser has lost its place.
-            raise BusError(f"what came over the session bus makes no sense: {error}") from None
+            except (OSError, trio.ClosedResourceError) as error:
+                raise BusError(f"the session bus went away: {error}") from None
+            if not data:
+                raise BusError("the session bus went away: it hung up")
+            self._connection.parser.add_data(data)
         return message
+
+    def _parsed(self) -> Message | None:
+        """Return a message that has arrived, or None. Raises BusError: what has is none."""
+        try:
+            return self._connection.parser.get_next_message()
+        except Exception as error:  # noqa: BLE001 - jeepney says it in many ways, failed assertions among them
+            raise BusError(f"what came over the session bus makes no sense: {error!r}") from None
 
 
 def bus_address(environ: Mapping[str, str]) -> str:

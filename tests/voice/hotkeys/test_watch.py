@@ -228,8 +228,9 @@ async def test_with_both_one_press_counts_once_and_the_status_says_who_delivers(
         await watch.tells(Press, Release)
         assert watch.states[-1]["path"] == "portal"
         portal.vanish(stays_away=True)
-        await watch.becomes(state="absent")
-        assert watch.keys.status()["path"] == "evdev"
+        status = await watch.becomes(state="absent")
+        assert status["path"] == "evdev"
+        assert status["detail"] == watch.detail != ""
 
 
 async def test_switched_off_it_is_never_asked(autojump_clock: Any) -> None:

@@ -116,12 +116,14 @@ class KeyWatch:
         live = [path for path, usable in (("evdev", watched["available"]), ("portal", self._bound)) if usable]
         path = self._merger.delivering if self._merger.delivering in live else (live or ["none"])[0]
         portal = portal_status(self._portal)
-        shown = {"evdev": [watched["detail"]], "portal": [portal["detail"]]}
-        details = shown.get(path, [watched["detail"], portal["detail"]])
+        details = {"evdev": watched["detail"], "portal": portal["detail"]}
+        if path in details and not self._always:
+            # What does not work matters only where it is wanted.
+            details = {path: details[path]}
         return {
             "available": bool(live),
             "devices": watched["devices"],
-            "detail": " ".join(detail for detail in details if detail),
+            "detail": " ".join(detail for detail in details.values() if detail),
             "path": path,
             "evdev": {"available": watched["available"], "detail": watched["detail"]},
             "portal": portal,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -443,7 +444,10 @@ async def test_a_session_that_the_desktop_ends_is_bound_again_if_it_had_lasted(a
         assert len(portal.asked) == 2
 
 
-async def test_a_bus_that_is_away_is_tried_less_and_less_often(autojump_clock: Any) -> None:
+async def test_a_bus_that_is_away_is_tried_less_and_less_often(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "utter_runner.voice.hotkeys")
     portal = FakePortal()
     async with watching(portal) as watch:
         await watch.becomes(state="bound")
@@ -465,6 +469,7 @@ async def test_a_bus_that_is_away_is_tried_less_and_less_often(autojump_clock: A
         pauses = [round(after - before) for before, after in itertools.pairwise(tries)]
         assert pauses[:6] == [2, 4, 8, 16, 32, 60]
         assert set(pauses[6:]) == {60}
+        assert caplog.text.count("the shortcuts of the desktop are lost") == 2
         portal.bus_error = None
         await watch.becomes(state="bound")
 

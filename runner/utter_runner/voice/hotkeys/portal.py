@@ -96,6 +96,7 @@ class PortalKeys:
         self._unanswered = 0
         self._pause = FIRST_PAUSE
         self._configure = False
+        self._complained = ""
         self._turn = trio.CancelScope()
         self._listening: trio.CancelScope | None = None
 
@@ -168,7 +169,10 @@ class PortalKeys:
             return
         if trio.current_time() - began >= HEALTHY_SECONDS:
             self._pause = FIRST_PAUSE
-        log.info("the shortcuts of the desktop are lost: %s; next try in %g s", why, self._pause)
+        # Said once, and again when it is something else: a machine may never have a desktop.
+        level = logging.DEBUG if why == self._complained else logging.INFO
+        self._complained = why
+        log.log(level, "the shortcuts of the desktop are lost: %s; next try in %g s", why, self._pause)
         self._publish("failed", portal_report.away(why))
         await trio.sleep(self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -246,6 +250,7 @@ class PortalKeys:
 
     def _take_answer(self, response: int, version: int) -> bool:
         self._unanswered = 0
+        self._complained = ""
         if response == DONE:
             for shortcut in self._shortcuts:
                 if shortcut.note:

@@ -372,6 +372,13 @@ class AudioOpened(msgspec.Struct, kw_only=True):
     open: bool = True
 
 
+class HotkeysAsked(msgspec.Struct, kw_only=True):
+    """Answer to `hotkeys.bind {}`. `asked`: whether the desktop is asked; `detail`: what to expect, or why not."""
+
+    asked: bool
+    detail: str
+
+
 class RunnerInvokeParams(msgspec.Struct, kw_only=True):
     """`runner.invoke`. `params` is forwarded unparsed unless the method has side effects."""
 

@@ -211,6 +211,7 @@ class Daemon:
             on_level=self._on_level,
             open_stream=OwnStreams(relay).open,
             timeout=timeout,
+            environ=environ,
             answers=spoken,
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
@@ -247,6 +248,7 @@ class Daemon:
             confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
+            ask_desktop=self._voice.ask_desktop,
             microphone=self._voice.microphone,
             devices=self._voice.devices,
             context=self._context.snapshot,
@@ -564,7 +566,7 @@ class Daemon:
             "state": self._state,
             "socket_path": str(self._endpoint.path),
             "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
-            **self._voice.status(),
+            **self._voice.status(self._api.ptt_at),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
             "audit": {"mode": self._config.log.audit, **self._audit_status()},

@@ -25,7 +25,10 @@ def test_files_exist(path: str) -> None:
     bases = [ROOT, RUNNER, ROOT / "protocol", ROOT / "plugins"]
     if "/" not in path:
         # A name alone is of the package that the section is about.
-        bases += [ROOT / "protocol" / "utter_protocol", *(RUNNER / room for room in ("supervision", "rpc"))]
+        bases += [
+            ROOT / "protocol" / "utter_protocol",
+            *(RUNNER / room for room in ("supervision", "rpc", "voice/hotkeys")),
+        ]
         bases += [ROOT / "tests" / "bench"]
     assert any((base / path).exists() for base in bases), path
 

@@ -40,13 +40,14 @@ from utter_runner.operate import tree
 from utter_runner.operate.tree import Limits as PackageLimits
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.reload import READ_SECONDS
-from utter_runner.rpc import descriptors
+from utter_runner.rpc import bus, descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.sandbox.assurance import MAX_CACHE
 from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.supervision.words import MAX_LINE
+from utter_runner.voice.hotkeys import merge, portal, portal_bus, shortcut_keys, watch
 from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
 from utter_runner.voice.vad.screen import BACKLOG_MS
@@ -128,6 +129,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "ptt.release": (NOTHING, NOTHING),
     "ptt.toggle": (NOTHING, NOTHING),
     "ptt.cancel": (NOTHING, NOTHING),
+    "hotkeys.bind": (NOTHING, methods.HotkeysAsked),
     "audio.devices": (NOTHING, methods.AudioDevices),
     "audio.open": (NOTHING, methods.AudioOpened),
     "audio.close": (NOTHING, NOTHING),
@@ -514,6 +516,19 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "the whole context": [MAX_CONTEXT_BYTES],
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
+        "signals of the session bus that are kept while one is waited for": [bus.MAX_SIGNALS],
+        "a message on the session bus (`max_bus_message`)": [bus.MAX_MESSAGE],
+        "time to make a session of shortcuts, in ms": [portal_bus.RESPONSE_SECONDS * 1000],
+        "first and longest pause before the desktop's portal is tried again, in ms": [
+            portal.FIRST_PAUSE * 1000,
+            portal.LONGEST_PAUSE * 1000,
+        ],
+        "time after which a session of shortcuts that ends is bound again, in ms": [portal.HEALTHY_SECONDS * 1000],
+        "dialogs of the desktop in a row that end without an answer": [portal.MAX_UNANSWERED],
+        "time without a keyboard until the desktop is asked in its place, in ms": [watch.GRACE_SECONDS * 1000],
+        "time in which both ways of a key tell of it, in ms": [merge.ECHO_SECONDS * 1000],
+        "time in which a shortcut that is held repeats, in ms": [shortcut_keys.REPEAT_SECONDS * 1000],
+        "characters of a trigger's description": [portal_bus.MAX_TRIGGER],
         "time to answer `media.hold` and `media.release`, in ms": [round(CALL_SECONDS * 1000)],
         "characters that are spoken": [MAX_SPOKEN],
         "schema of the settings": [MAX_SCHEMA_BYTES],

@@ -16,7 +16,7 @@ from utter_protocol.control import ReloadResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
-from utter_protocol.methods import AudioDevice, AudioDevices, SessionReport
+from utter_protocol.methods import AudioDevice, AudioDevices, HotkeysAsked, SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
@@ -257,6 +257,7 @@ class House(Desk):
             confirmer=self.confirmer,
             voice=self.voice,
             speaker=self.voice,
+            ask_desktop=lambda: HotkeysAsked(asked=False, detail="There is no desktop here."),
             microphone=self.microphone,
             devices=self.list_devices,
             context=ContextCache(self.supervisor).snapshot,

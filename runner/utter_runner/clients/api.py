@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import SandboxState
+    from utter_protocol.methods import HotkeysAsked, SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
     from utter_runner.clients.microphone import Microphone
@@ -133,6 +133,7 @@ class ClientApi:
         confirmer: knows which questions are open.
         voice: the spoken session.
         speaker: speaks texts.
+        ask_desktop: asks the desktop for the hotkeys' shortcuts; returns what `hotkeys.bind` answers.
         microphone: what `audio.open` holds.
         devices: returns what `audio.devices` answers.
         context: returns the desktop's state, of the sources named or of all.
@@ -143,6 +144,9 @@ class ClientApi:
         sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
+
+    Attributes:
+        ptt_at: when a client was the key for the last time, by trio's clock; None: never yet.
     """
 
     def __init__(
@@ -155,6 +159,7 @@ class ClientApi:
         confirmer: Confirmer,
         voice: Voice,
         speaker: Speaker,
+        ask_desktop: Callable[[], HotkeysAsked],
         microphone: Microphone,
         devices: Callable[[], Awaitable[object]],
         context: Callable[[list[str]], Awaitable[object]],
@@ -185,6 +190,7 @@ class ClientApi:
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self.ptt_at: float | None = None
         self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
@@ -199,11 +205,12 @@ class ClientApi:
             "policy.list": lambda peer, request_id, _params: peer.reply_object(
                 request_id, PolicyListResult(ops=gate.overview())
             ),
-            "ptt.press": self._answering(voice.press),
-            "ptt.release": self._answering(voice.release),
-            "ptt.toggle": self._answering(voice.toggle),
+            "ptt.press": self._key(voice.press),
+            "ptt.release": self._key(voice.release),
+            "ptt.toggle": self._key(voice.toggle),
+            "hotkeys.bind": self._answering(ask_desktop),
             "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
-            "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
+            "ptt.cancel": self._key(lambda: {"cancelled": voice.cancel()}),
             "runner.control": self._start_control,
             "audio.open": self._open_audio,
             "audio.close": self._close_audio,
@@ -456,8 +463,15 @@ class ClientApi:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""
         return self._wav_to_pcm(base64.b64decode(wav_b64, validate=True))
 
+    def _key(self, act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+        def noted() -> dict[str, Any]:
+            self.ptt_at = trio.current_time()
+            return act()
+
+        return self._answering(noted)
+
     @staticmethod
-    def _answering(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+    def _answering(act: Callable[[], object]) -> Callable[[Peer, RequestId, Raw], None]:
         def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
             peer.reply_object(request_id, act())
 

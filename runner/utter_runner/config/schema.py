@@ -223,6 +223,8 @@ class HotkeysConfig(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[Text] = []
     """Only these devices (name or /dev/input path); empty is every keyboard."""
     ignore_devices: list[Text] = []
+    portal: Literal["auto", "always", "off"] = "auto"
+    """When the desktop is asked for shortcuts: while no keyboard can be watched, in any case, or never."""
 
 
 class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):

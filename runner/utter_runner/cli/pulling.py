@@ -123,7 +123,7 @@ def _drop_damaged(store: Store, wanted: Sequence[Wanted]) -> None:
     for sha256, model in {one.model.sha256: one.model for one in wanted}.items():
         if store.has(model) and not store.is_whole(sha256):
             with store.held():
-                store.discard(sha256)
+                store.drop_content(sha256)
 
 
 def _agree(store: Store, missing: list[list[Wanted]], *, yes: bool) -> None:

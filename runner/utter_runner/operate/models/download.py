@@ -159,7 +159,9 @@ class Download:
                     self._begin()
                     self._collect()
                 with self._store.held():
-                    if not there:
+                    if there:
+                        self._store.drop_part(self._model.sha256)
+                    else:
                         self._store.accept(self._model.sha256, self._fd)
                     self._finish()
         except OSError as error:
@@ -188,7 +190,7 @@ class Download:
         if free is not None and free < rest + self._bounds.reserve:
             raise DownloadError(
                 f"There is no room for {self._model.name} below {self._store.root}: {rest} bytes are "
-                f" to come, {free} are free, and {self._bounds.reserve} of these stay free."
+                f"to come, {free} are free, and {self._bounds.reserve} of these stay free."
             )
         self._progress(self._have)
 
@@ -247,7 +249,7 @@ class Download:
             return True
         if not self._fresh:
             return False
-        self._store.discard(self._model.sha256)
+        self._store.drop_part(self._model.sha256)
         raise DownloadError(
             f"What {_shown(self._model.url)} sends is not {self._model.name}: its sha256 is {found}, and it must be "
             f"{self._model.sha256}. It was deleted. Whoever made the plugin has to say which of the two is right.",
@@ -330,7 +332,7 @@ class Download:
             total = start + int(length[:20])
         if total is not None and total != model.size:
             raise DownloadError(
-                f"{_shown(model.url)} is not {model.name}: that has {model.size} bytes, and the server's file has {total}. "
+                f"{_shown(model.url)} is not {model.name}: that has {model.size} bytes, and the server has {total}. "
                 "Nothing was taken of it."
             )
         if not start:
@@ -360,7 +362,7 @@ class Download:
         since, taken = self._clock(), 0
         for data in response.iter_raw():
             if self._have + len(data) > self._model.size:
-                self._store.discard(self._model.sha256)
+                self._store.drop_part(self._model.sha256)
                 raise DownloadError(
                     f"{_shown(self._model.url)} is not {self._model.name}: that has {self._model.size} bytes, and the "
                     f"server sends more, {self._have + len(data)} by now. It was stopped, and what came was deleted.",

@@ -178,11 +178,15 @@ class Store:
         os.rename(part_path(self.root, sha256), content_path(self.root, sha256))  # noqa: PTH104 - the tests end the process at each change that `os` makes
         sync_directory(self.root / "sha256")
 
-    def discard(self, sha256: str) -> None:
-        """Delete a complete file whose content is not what its name says, and a part, which is held, with it."""
-        for path in (content_path(self.root, sha256), part_path(self.root, sha256)):
-            with suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - see above
+    def drop_part(self, sha256: str) -> None:
+        """Delete a part, which is held."""
+        with suppress(FileNotFoundError):
+            os.unlink(part_path(self.root, sha256))  # noqa: PTH108 - see above
+
+    def drop_content(self, sha256: str) -> None:
+        """Delete a complete file, because its content is not what its name says. To be called while `held` is."""
+        with suppress(FileNotFoundError):
+            os.unlink(content_path(self.root, sha256))  # noqa: PTH108 - see above
 
     def give(self, plugin: str, model: Model) -> None:
         """Let a plugin find a model, whose content is there, under its name. To be called while `held` is.

@@ -12,13 +12,14 @@ import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.guard import say, written
 from utter_runner.cli.options import Json, guarded
-from utter_runner.cli.text import document, harmless
+from utter_runner.cli.text import document, harmless, sized
 from utter_runner.operate.errors import Untrusted
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def _put_in_place(
             done = "Updated" if offer.installed else "Installed"
             print(harmless(f"{done} {name} {offer.entry.version} in {place}."))
             _what_next(name)
+            if offer.manifest.models:
+                print(f"\nIt needs files that it does not ship:\n\nutter models pull {name}")
         _warn_of_others(name, place)
     return Exit.DONE
 
@@ -232,6 +235,9 @@ def _described(offer: Offer) -> Iterator[str]:
     for name in old.permissions if old else ():
         if name not in offer.entry.permissions:
             yield f"    {name}: It is no longer asked for."
+    for model in manifest.models:
+        host = urlsplit(model.url).hostname or ""
+        yield f"  needs       {model.name}, {sized(model.size)} from {host}, which `utter models pull` fetches"
     for warning in offer.warnings:
         yield f"  Warning: {warning}"
 
@@ -260,6 +266,7 @@ def _answer(offer: Offer, place: Path) -> dict[str, Any]:
         "digest": entry.digest,
         "signed_by": entry.signed_by or None,
         "permissions": entry.permissions,
+        "models": [model.name for model in offer.manifest.models],
         "new_permissions": offer.new_permissions,
         "warnings": offer.warnings,
     }

@@ -15,7 +15,7 @@ import typer
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.guard import say, written
 from utter_runner.cli.options import Json, guarded
-from utter_runner.cli.text import document, harmless
+from utter_runner.cli.text import document, harmless, sized
 
 if TYPE_CHECKING:
     from utter_runner.config import Config
@@ -28,7 +28,6 @@ group = typer.Typer(
 ConfigFile = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="The runner's configuration, if not the usual one.")
 ]
-_UNIT = 1024
 
 
 @group.command("list")
@@ -171,14 +170,6 @@ def verify(config: ConfigFile = None, as_json: Json = False) -> Exit:
 
 def _mend(owners: list[Wanted]) -> str:
     return f"utter models pull --check {owners[0].plugin}" if owners else "utter models remove --unused"
-
-
-def sized(count: int) -> str:
-    """A number of bytes for people, such as "75.1 MiB"."""
-    if count < _UNIT:
-        return f"{count} bytes"
-    power = 1 if count < _UNIT**2 else 2 if count < _UNIT**3 else 3
-    return f"{count / _UNIT**power:.1f} {'KMG'[power - 1]}iB"
 
 
 def _store() -> Store:

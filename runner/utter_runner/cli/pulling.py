@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.guard import say, written
-from utter_runner.cli.models import sized
-from utter_runner.cli.text import document, harmless
+from utter_runner.cli.text import document, harmless, sized
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.models.download import Bounds, Download, DownloadError, client_for
 

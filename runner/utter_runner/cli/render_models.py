@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from utter_runner.cli.models import sized
 from utter_runner.cli.render import cell, console
+from utter_runner.cli.text import sized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

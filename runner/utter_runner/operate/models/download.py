@@ -265,6 +265,7 @@ class Download:
         """
         import httpx  # noqa: PLC0415 - see `client_for`
 
+        before = self._have
         try:
             with self._answer() as response:
                 self._begin_answer(response)
@@ -273,9 +274,11 @@ class Download:
             raise _Again(f"nothing came in time ({self._bounds.silence:g} s)") from None
         except httpx.TransportError as error:
             _refuse_certificate(error, self._model)
+            if self._have > before:
+                raise _Again(_TOO_EARLY) from None
             raise _Again(f"the connection failed ({str(error)[:_SHOWN] or type(error).__name__})") from None
         if self._have < self._model.size:
-            raise _Again("the server ended too early")
+            raise _Again(_TOO_EARLY)
 
     @contextmanager
     def _answer(self) -> Iterator[httpx.Response]:
@@ -382,6 +385,7 @@ class Download:
                 since, taken = now, 0
 
 
+_TOO_EARLY: Final = "the connection ended too early"
 _WAITING: Final = "Another process is fetching this file: waiting for it."
 
 

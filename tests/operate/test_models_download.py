@@ -212,7 +212,7 @@ def test_a_stranger_is_not_believed(tmp_path: Path, store: Store, monkeypatch: p
         other = ModelServer(tmp_path / "other", b"")
         with other:
             monkeypatch.setenv("SSL_CERT_FILE", str(other.trusted))
-        with pytest.raises(DownloadError, match="could not prove that it is that one: .*SSL_CERT_FILE"):
+        with pytest.raises(DownloadError, match=r"could not prove that it is that one: .*SSL_CERT_FILE"):
             Fetched(store, server.model())
         assert server.requests == []
 
@@ -379,10 +379,7 @@ def test_never_a_wrong_file_and_always_an_end(
     part_path(store.root, model.sha256).parent.mkdir()
     begun = data.draw(st.sampled_from([part, server.content[: len(part)]]))
     part_path(store.root, model.sha256).write_bytes(begun)
-    if 0 < len(begun) < model.size:
-        first = f"bytes={len(begun)}-"
-    else:
-        first = ""
+    first = f"bytes={len(begun)}-" if 0 < len(begun) < model.size else ""
     for _ in range(len(ways) + 3):
         try:
             Fetched(store, model)

@@ -112,7 +112,7 @@ def test_what_somebody_else_has_put_there_is_not_replaced(store: Store, what: st
         path.write_text("mine")
     else:
         path.mkdir(parents=True)
-    with pytest.raises(OperateError, match="is in the way of the model base/a.bin: move it elsewhere"):
+    with pytest.raises(OperateError, match=r"is in the way of the model base/a\.bin: move it elsewhere"):
         store.give("ear", one)
 
 

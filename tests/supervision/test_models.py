@@ -13,6 +13,7 @@ import pytest
 
 from support.packages import package
 from support.supervision_tools import call, house
+from utter_protocol.errors import RpcError
 from utter_protocol.manifest import Model
 from utter_protocol.models import content_path, models_directory
 from utter_runner.config import PluginConfig
@@ -117,7 +118,7 @@ async def test_one_that_comes_later_is_there_after_a_restart(tmp_path: Path) -> 
     async with house(reader(tmp_path, model, restart="always")) as running:
         instance = running.supervisor.get("reader")
         assert instance.status_report()["warnings"] == ["The model words.txt must be fetched: utter models pull reader"]
-        with pytest.raises(Exception, match="The model words.txt has not been fetched: utter models pull reader"):
+        with pytest.raises(RpcError, match=r"The model words\.txt has not been fetched: utter models pull reader"):
             await call(running, "reader", "read", {"name": "words.txt"})
         put(store, "reader", "words.txt", b"late")
         assert instance.process is not None

@@ -243,7 +243,8 @@ def test_what_is_not_needed_any_more_goes(home: Home) -> None:
     assert home.told("list")["models"][0]["state"] == "present"
     assert home.told("remove", "--unused") == {"removed": ["ear/base/model.bin"], "freed": 0}
     home.config.write_text("")
-    assert home.told("list")["unused"] == []
+    assert home.told("list")["unused"] == [{"sha256": DIGEST, "size": len(CONTENT)}]
+    assert "100.0 KiB in 1 files is of no use: utter models remove --unused" in home.run("list")[0]
     assert home.told("remove", "--unused") == {"removed": ["mouth/b.bin"], "freed": len(CONTENT)}
     assert not any(home.store.glob("*/*"))
     assert len(home.server.requests) == 1

@@ -41,7 +41,10 @@ def list_models(config: ConfigFile = None, as_json: Json = False) -> Exit:
 
     loaded, store = _configuration(config), _store()
     states = model_states(loaded, os.environ, everything=True)
-    named = set(store.links().values()) | {one.model.sha256 for one in states}
+    unknown = _known(loaded).unknown
+    # As `remove --unused` sees it: what a plugin about which nothing is known has, may be needed.
+    named = {digest for (plugin, _), digest in store.links().items() if plugin in unknown}
+    named |= {one.model.sha256 for one in states}
     spare = [one for one in store.contents() if one.sha256 not in named]
     if as_json:
         unused = [{"sha256": one.sha256, "size": one.size} for one in spare]

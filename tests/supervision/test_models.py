@@ -142,3 +142,11 @@ def test_manifest_and_configuration_are_united(tmp_path: Path) -> None:
     odd = PluginConfig(id="lamp", manifest=str(manifest), models=[named("a.bin/x", b"1")])
     with pytest.raises(ResolveError, match=r"Plugin lamp: The model 'a\.bin/x' cannot have this name beside 'a\.bin'"):
         resolve(odd, [], environ=environ)
+
+
+def test_a_module_is_told_that_it_gets_none(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    entry = PluginConfig(id="box", runtime="wasm", entrypoint=["/x.wasm"], models=[named("a.bin", b"1")])
+    assert any(
+        "can open no files, and does not get them" in one for one in resolve(entry, [], environ=environ).warnings
+    )

@@ -18,6 +18,7 @@ from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
 from utter_runner.cli.hotkeys import group as hotkeys
+from utter_runner.cli.models import group as models
 from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile, fetch
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
+app.add_typer(models, name="models")
 app.add_typer(audio, name="audio")
 app.add_typer(hotkeys, name="hotkeys")
 app.add_typer(tokens, name="token")

@@ -11,23 +11,23 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from utter_runner.cli.exits import Exit
-from utter_runner.cli.guard import say
+from utter_runner.cli.guard import say, written
 from utter_runner.cli.options import Json, guarded
-from utter_runner.cli.text import document, harmless
-from utter_runner.operate.errors import OperateError, Untrusted
+from utter_runner.cli.text import document, harmless, sized
+from utter_runner.operate.errors import Untrusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from utter_runner.operate.packages import Demand, Offer
     from utter_runner.operate.places import Places
 
-_T = TypeVar("_T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Key = Annotated[
     str | None,
@@ -101,7 +101,7 @@ def remove(
     place = places.plugins / plugin
     _tell([f"{plugin} {entry.version}, installed from {entry.source}, is deleted with everything in {place}."])
     _ask(f"Remove {plugin}?", yes=yes)
-    _written(lambda: packages.remove(places, plugin, entry))
+    written(lambda: packages.remove(places, plugin, entry))
     if as_json:
         print(document({"plugin": plugin, "version": entry.version, "directory": str(place)}))
     else:
@@ -119,7 +119,7 @@ def digest(
     """Print the digest of a package, which is the same for its directory and for every archive of it."""
     from utter_runner.operate import packages  # noqa: PLC0415 - only these commands need it
 
-    found = _written(lambda: packages.package_digest(Path(source)))
+    found = written(lambda: packages.package_digest(Path(source)))
     print(document({"digest": found}) if as_json else found)
     return Exit.DONE
 
@@ -140,7 +140,7 @@ def _demand(key: str | None, digest: str | None) -> Demand:
 def _put(
     places: Places, source: Path, demand: Demand, *, updates: str | None, yes: bool, widen: bool, as_json: bool
 ) -> Exit:
-    return _written(
+    return written(
         lambda: _put_in_place(places, source, demand, updates=updates, yes=yes, widen=widen, as_json=as_json)
     )
 
@@ -165,6 +165,8 @@ def _put_in_place(
             done = "Updated" if offer.installed else "Installed"
             print(harmless(f"{done} {name} {offer.entry.version} in {place}."))
             _what_next(name)
+            if offer.manifest.models:
+                print(f"\nIt needs files that it does not ship:\n\nutter models pull {name}")
         _warn_of_others(name, place)
     return Exit.DONE
 
@@ -233,6 +235,9 @@ def _described(offer: Offer) -> Iterator[str]:
     for name in old.permissions if old else ():
         if name not in offer.entry.permissions:
             yield f"    {name}: It is no longer asked for."
+    for model in manifest.models:
+        host = urlsplit(model.url).hostname or ""
+        yield f"  needs       {model.name}, {sized(model.size)} from {host}, which `utter models pull` fetches"
     for warning in offer.warnings:
         yield f"  Warning: {warning}"
 
@@ -261,6 +266,7 @@ def _answer(offer: Offer, place: Path) -> dict[str, Any]:
         "digest": entry.digest,
         "signed_by": entry.signed_by or None,
         "permissions": entry.permissions,
+        "models": [model.name for model in offer.manifest.models],
         "new_permissions": offer.new_permissions,
         "warnings": offer.warnings,
     }
@@ -297,12 +303,3 @@ def _warn_of_others(name: str, place: Path) -> None:
         return
     if path and Path(path).parent != place:
         say(f"The runner takes {path} instead, which lies in a directory that it looks into before.")
-
-
-def _written(body: Callable[[], _T]) -> _T:
-    """What `body` returns; what the file system refuses is an error with the path that it is about."""
-    try:
-        return body()
-    except OSError as error:
-        place = f" {error.filename}" if error.filename else ""
-        raise OperateError(f"Files cannot be read or written:{place}: {error.strerror or error}.") from None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import inspect
 
+from utter_protocol.manifest import model_problems
 from utter_protocol.toml_lines import line_of
 
 from .binaries import binary_warnings
@@ -284,6 +285,12 @@ class _Reading:
 
     def _mistyped(self, where: tuple[str | int, ...], shown: str, value: Any, kind: Any, error: str) -> None:
         key = str(where[-1])
+        if key == "models" and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            found_in_models = [*model_problems(value, where)]
+            for place, sentence in found_in_models:
+                self._problem(place, f"{shown} {sentence}")
+            if found_in_models:
+                return
         secret = key in {"env", "settings"} or _marked(inspect.type_info(kind), "secret")
         item = _ITEM.search(error)
         if item is not None:

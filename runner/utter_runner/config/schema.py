@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from utter_protocol.manifest import MAX_MODELS, Model
 from utter_protocol.methods import PluginKind  # noqa: TC001 - the Struct below needs it to read a file
 
 from .describe import without_values
@@ -192,6 +193,14 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    models: Annotated[
+        list[Model],
+        Meta(
+            max_length=MAX_MODELS,
+            description=f"at most {MAX_MODELS} tables [[plugin.models]] with name, url (https), sha256 and size",
+        ),
+    ] = []
+    """Files that it needs besides those of its manifest, or instead of those of the same name."""
     sandbox: bool = True
     """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}

@@ -12,6 +12,7 @@ import signal
 import time
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -496,6 +497,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "state": self._state,
             "socket_path": str(self._endpoint.path),
+            "config": {"path": str(Path(self._config.path).absolute()), "digest": self._config.digest},
             "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
             **self._voice.status(),
             "clients": self._server.count,

@@ -14,6 +14,7 @@ import typer
 from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.audio import group as audio
 from utter_runner.cli.audit import audit
+from utter_runner.cli.configuration import group as configuration
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
@@ -58,6 +59,7 @@ app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
 app.add_typer(tokens, name="token")
+app.add_typer(configuration, name="config")
 app.command("audit")(audit)
 
 

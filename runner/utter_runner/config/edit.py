@@ -136,6 +136,9 @@ class _Document:
             if header.first > 1 and self._is_blank(header.first - 1) and self._is_blank(end + 1):
                 gone.add(header.first - 1)
         self._lines = [line for number, line in enumerate(self._lines, 1) if number not in gone]
+        if self._lines and self._lines[-1].endswith("\r"):
+            # Its line end is gone with what came behind it.
+            self._lines[-1] = self._lines[-1][:-1]
 
     def _is_blank(self, number: int) -> bool:
         """Whether a line is empty, or the text is over."""

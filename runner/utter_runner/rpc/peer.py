@@ -35,6 +35,7 @@ from utter_protocol.messages import (
     result_body,
 )
 from utter_runner.rpc.channel import Channel
+from utter_runner.rpc.complaints import Complaints
 from utter_runner.rpc.descriptors import Arrivals, close_all
 from utter_runner.rpc.interface import (
     TIMEOUT_CAP,
@@ -114,6 +115,8 @@ class Peer:
         self._arrivals: Arrivals | None = None
         self.late_replies = 0
         self.junk_bytes = 0
+        self.complaints = Complaints()
+        """Where to say in the log what the other side does wrong."""
         self.channel = Channel(
             reactor,
             read_fd,
@@ -471,7 +474,7 @@ class Peer:
         if pending is None:
             self.late_replies += 1
             if message.error is not UNSET and request_id is None:
-                logger.warning("%s reports: %s", self.name, decode_error(message.error))
+                self.complaints.warn(logger, "%s reports: %s", self.name, decode_error(message.error))
             return
         try:
             if message.error is not UNSET:
@@ -488,7 +491,7 @@ class Peer:
         try:
             self._handler.on_notification(self, method, params)
         except RpcError as error:
-            logger.warning("notification %s of %s: %s", method, self.name, error)
+            self.complaints.warn(logger, "notification %s of %s: %s", method, self.name, error)
         except Exception:
             logger.exception("notification %s of %s failed", method, self.name)
 

@@ -35,6 +35,8 @@ from utter_runner.actions.rules import policy_rules
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import STREAM as LOG_STREAM
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
@@ -105,8 +107,10 @@ class Daemon:
         specs: Sequence[PluginSpec],
         launched: Mapping[str, Launched],
         problems: Sequence[str],
+        log: LogBacklog,
     ) -> None:
         self._config = config
+        self._log = log
         self._endpoint = endpoint
         self._started = time.monotonic()
         self._state = "starting"
@@ -249,6 +253,7 @@ class Daemon:
             data=self._data,
             status=self.status,
             sandbox=self._assurance.describe,
+            log=self._log,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
@@ -278,8 +283,10 @@ class Daemon:
         )
         self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
         self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
+        log = Topic(hub, LOG_STREAM, RUNNER_STREAMS[LOG_STREAM], on_active=self._log.want)
+        self._log.serve(log)
         self._streams = Subscriptions(hub, relay, self._registry)
-        for topic in (self._events, self._level, self._partials, self._finals):
+        for topic in (self._events, self._level, self._partials, self._finals, log):
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
 
@@ -535,10 +542,14 @@ def serve(
         launched: processes of them that run already.
         problems: sentences for the user about what could not be set up.
     """
+    log = LogBacklog()
+    logging.getLogger().addHandler(log)
     try:
-        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems)
+        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems, log=log)
+        trio.run(daemon.run)
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
         return 2
-    trio.run(daemon.run)
+    finally:
+        logging.getLogger().removeHandler(log)
     return 0

@@ -19,6 +19,7 @@ from utter_protocol.methods import AudioDevice, AudioDevices, SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.config import RunnerConfig
 from utter_runner.dataplane.build import build_data_plane
@@ -237,6 +238,7 @@ class House(Desk):
         self.devices = AudioDevices(source="pw-record", inputs=[AudioDevice(name="vmic", chosen=True)])
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
+        self.log = LogBacklog()
         self.handles = directory / "handles"
         self.ring = RingWriter.create(seconds=1)
         self.data = build_data_plane(
@@ -263,6 +265,7 @@ class House(Desk):
             data=self.data,
             status=self.status,
             sandbox=Assurance([], {}, "", lambda: None).describe,
+            log=self.log,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )

@@ -18,6 +18,7 @@ from utter_runner.cli.configuration import group as configuration
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
+from utter_runner.cli.logs import logs
 from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile, fetch
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
@@ -61,6 +62,7 @@ app.add_typer(audio, name="audio")
 app.add_typer(tokens, name="token")
 app.add_typer(configuration, name="config")
 app.command("audit")(audit)
+app.command("logs")(logs)
 
 
 def run(arguments: list[str]) -> int:

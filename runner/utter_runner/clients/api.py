@@ -27,6 +27,7 @@ from utter_protocol.methods import (
     CommandParams,
     ExplainParams,
     ListenParams,
+    LogsParams,
     PlannedStep,
     PolicyListResult,
     Provenance,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.clients.logs import LogBacklog
     from utter_runner.clients.microphone import Microphone
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
@@ -139,6 +141,7 @@ class ClientApi:
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
+        log: what was logged.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
     """
@@ -160,6 +163,7 @@ class ClientApi:
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
+        log: LogBacklog,
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -178,6 +182,7 @@ class ClientApi:
         self._data = data
         self._status = status
         self._sandbox = sandbox
+        self._log = log
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -191,6 +196,7 @@ class ClientApi:
             "confirm.attend": self._attend,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
+            "runner.logs": self._logs,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
             "policy.list": lambda peer, request_id, _params: peer.reply_object(
@@ -325,6 +331,14 @@ class ClientApi:
 
     def _plugins(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
         peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
+
+    def _logs(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = decode_params(raw, LogsParams)
+        found = self._log.answer(params, room=peer.limits.max_frame // 2)
+        if not found.lines and params.plugin is not None:
+            # Nothing of a plugin that there is, or a name that is misspelt.
+            self._supervisor.get(params.plugin)
+        peer.reply_object(request_id, found)
 
     def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         instance = self._supervisor.get(decode_params(raw, ValidateParams).plugin)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 PER_S = 1
 AT_ONCE = 20
@@ -41,8 +41,10 @@ class Complaints:
         left_out, self._left_out = self._left_out, 0
         return f" (and {left_out} more that were left out)" if left_out else ""
 
-    def warn(self, logger: logging.Logger, text: str, *arguments: object) -> None:
-        """Log a warning, if it is to be said."""
+    def warn(
+        self, logger: logging.Logger, text: str, *arguments: object, extra: Mapping[str, object] | None = None
+    ) -> None:
+        """Log a warning, if it is to be said; `extra` is as for the logger."""
         more = self.heard()
         if more is not None:
-            logger.warning(f"{text}%s", *arguments, more)  # noqa: G004 - `text` is a format, and goes on
+            logger.warning(f"{text}%s", *arguments, more, extra=extra)  # noqa: G004 - `text` is a format, and goes on

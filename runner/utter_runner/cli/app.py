@@ -39,6 +39,14 @@ _EXITS = (
 )
 
 
+class Shell(StrEnum):
+    """A shell that can complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 class TransportName(StrEnum):
     """How a plugin is talked to."""
 
@@ -52,6 +60,7 @@ app = typer.Typer(
     help="Talk to utter-runner: give it a sentence or a recording, see what it does.",
     epilog=_EXITS,
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
@@ -311,6 +320,19 @@ def context(
     if not answer.get("meta"):
         say("The runner knows nothing of this: no context plugin has told it.")
     print_context(console(), answer)
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Which shell.")], as_json: Json = False
+) -> Exit:
+    """Print the script with which a shell completes commands, plugins, ops and keys. Its first lines say where to."""
+    from utter_runner.cli.completion import SCRIPTS  # noqa: PLC0415 - only this command needs it
+
+    script = SCRIPTS[shell.value]
+    print(document({"shell": shell.value, "script": script}) if as_json else script, end="\n" if as_json else "")
     return Exit.DONE
 
 

@@ -315,9 +315,11 @@ class ListenParams(msgspec.Struct, kw_only=True):
     """`runner.listen`: one spoken session from a recording, exactly as if it had come from the microphone.
 
     `wav_b64` is a whole WAV file (PCM 16/24/32 bit or float, any rate, mono or stereo, at most 60 s).
+    Without `act` it is only recognised.
     """
 
     wav_b64: str
+    act: bool = True
     timeout_ms: int | None = None
 
 

@@ -85,8 +85,9 @@ class FakeVoice:
         return True
 
     async def listen_wav(
-        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset(), *, act: bool = True
     ) -> SessionReport:
+        self.acted = act
         self.requesters.append(requesters)
         self.called.append((pcm, timeout))
         self.listening.set()

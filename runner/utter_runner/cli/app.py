@@ -23,7 +23,7 @@ from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
-from utter_runner.cli.text import document
+from utter_runner.cli.text import document, harmless
 from utter_runner.cli.tokens import group as tokens
 
 if TYPE_CHECKING:
@@ -320,6 +320,38 @@ def context(
     if not answer.get("meta"):
         say("The runner knows nothing of this: no context plugin has told it.")
     print_context(console(), answer)
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def bench(
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="WAV", help="A recording instead of the one that is shipped.")
+    ] = None,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Measure this machine for some seconds: round trips, and how soon what was said is understood.
+
+    Each figure stands beside a floor that was measured with it. Nothing is done: what is heard is not acted upon.
+    Without a runner it is measured how long a bare one takes to start.
+    """
+    from utter_runner.cli.bench import measure  # noqa: PLC0415 - only this command needs it
+    from utter_runner.cli.busy import Busy  # noqa: PLC0415 - see above
+
+    with Busy("Measuring"):
+        figures, skipped = measure(Target(socket, token_file), file)
+    if as_json:
+        print(document({"figures": [one.described() for one in figures], "skipped": skipped}))
+        return Exit.DONE
+    for one in figures:
+        print(harmless(f"{one.name}: {one.ms:.2f} ms, {one.ratio:.1f} times {one.floor} ({one.floor_ms:.2f} ms)"))
+        if one.advice:
+            print(harmless(f"  {one.advice}"))
+    for text in skipped:
+        say(text)
     return Exit.DONE
 
 

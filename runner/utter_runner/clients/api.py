@@ -112,7 +112,9 @@ class Voice(Protocol):
     def cancel(self) -> bool:
         """Give the session up; whether there was one."""
 
-    async def listen_wav(self, pcm: bytes, timeout: float, requesters: frozenset[Requester]) -> SessionReport:
+    async def listen_wav(
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester], *, act: bool
+    ) -> SessionReport:
         """One session from f32le 16 kHz mono audio."""
 
 
@@ -435,7 +437,7 @@ class ClientApi:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
         except ValueError as error:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
-        return await self._voice.listen_wav(pcm, timeout, requesters)
+        return await self._voice.listen_wav(pcm, timeout, requesters, act=params.act)
 
     def _audio_of(self, wav_b64: str) -> bytes:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from support.daemon import Daemon, environment
@@ -49,7 +49,9 @@ def test_with_a_runner(tmp_path: Path) -> None:
             "to the plugin ear and back",
             "from the release to the text (ear)",
         ]
-        assert all(one["ms"] > 0 and one["floor_ms"] > 0 and one["ratio"] > 0 for one in found["figures"])
+        assert all(one["ms"] > 0 and one["floor_ms"] > 0 for one in found["figures"][:-1])
+        # This recogniser takes less than can be told.
+        assert found["figures"][-1]["floor_ms"] > 500
         # "next" is a command that the runner knows, and nothing was done.
         seen = []
         while sum(event["event"] == "report" for event in seen) < 3:
@@ -59,16 +61,17 @@ def test_with_a_runner(tmp_path: Path) -> None:
 
 
 def test_without_a_runner_a_bare_one_is_started_and_leaves_nothing(tmp_path: Path) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
-    code, found, _ = bench(environment(runtime, TMPDIR=str(temporary)))
-    assert code == 0
+    # The path of a socket must be short.
+    with TemporaryDirectory() as name:
+        temporary = Path(name)
+        code, found, said = bench(environment(runtime, TMPDIR=name))
+        assert list(temporary.iterdir()) == []
+    assert code == 0, said
     assert [one["name"] for one in found["figures"]] == ["from start to socket", "to the runner and back"]
     assert len(found["skipped"]) == 2
-    assert os.listdir(temporary) == []
-    assert os.listdir(runtime) == ["home"]
+    assert [one.name for one in runtime.iterdir()] == ["home"]
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

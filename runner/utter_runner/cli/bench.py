@@ -232,9 +232,11 @@ def _started() -> tuple[list[Figure], list[str]]:
 
         def start() -> None:
             command = [sys.executable, "-P", "-m", "utter_runner", "--config", str(config), "--log-level", "error"]
-            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            said = directory / "said"
+            with said.open("wb") as log:
+                process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stderr=log)
             try:
-                client = _connected(path, process)
+                client = _connected(path, process, said)
                 taken.append((time.perf_counter() - begun[0]) * 1000)
                 with closing(client):
                     if not figures:
@@ -258,11 +260,12 @@ def _started() -> tuple[list[Figure], list[str]]:
         return [made, *figures], ["Recognition and plugins: start the runner, then measure again."]
 
 
-def _connected(path: Path, process: subprocess.Popen[bytes]) -> Client:
+def _connected(path: Path, process: subprocess.Popen[bytes], said: Path) -> Client:
     """The client of a runner that is starting. Raises RunnerUnavailable."""
     end = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < end:
         with suppress(RunnerUnavailable):
             return Client.connect(str(path))
         time.sleep(0.002)
-    raise RunnerUnavailable("", "A bare runner could not be started; utter-runner says why.")
+    last = said.read_text(errors="replace").strip().rpartition("\n")[2]
+    raise RunnerUnavailable("", f"A bare runner could not be started: {last or 'it did not come up in time'}")

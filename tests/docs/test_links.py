@@ -148,10 +148,10 @@ def test_make_targets_exist() -> None:
 
 
 def test_configuration_keys_exist() -> None:
-    sections = {name: set(kind.__struct_fields__) for name, kind in sections().items()}
-    found = {(page, match["section"], match["key"]) for page, match in mentions(_KEY) if match["section"] in sections}
+    known = {name: set(kind.__struct_fields__) for name, kind in sections().items()}
+    found = {(page, match["section"], match["key"]) for page, match in mentions(_KEY) if match["section"] in known}
     assert len(found) > 10
-    assert not {one for one in found if one[2] not in sections[one[1]]}
+    assert not {one for one in found if one[2] not in known[one[1]]}
 
 
 def test_unknown_keys_are_found() -> None:

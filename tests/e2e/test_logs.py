@@ -55,3 +55,12 @@ def test_a_plugins_lines_are_told_and_followed(tmp_path: Path) -> None:
         told = client.call("runner.logs", {"plugin": "alpha"}, 10)["lines"]
         assert told
         assert {one["plugin"] for one in told} == {"alpha"}
+
+
+def test_the_runner_says_which_configuration_it_has_read(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "") as daemon:
+        for same in (True, False):
+            with utter(daemon, "config", "show", "--json", "--config", str(daemon.config)) as shown:
+                assert shown.stdout is not None
+                assert json.loads(shown.stdout.read())["running"] == {"path": str(daemon.config), "same": same}
+            daemon.config.write_text(f"{daemon.config.read_text()}# changed\n")

@@ -9,7 +9,7 @@
 #   make fuzz      a million mutated frames against everything that reads frames
 #   make properties  hostile steps through the gate, against what the policy promises
 #   make mutants     every small change of a rule, and whether a test notices it
-#   make docs      regenerates what is generated in docs/ and protocol/
+#   make docs      regenerates what is generated in docs/, protocol/ and man/
 #   make lock      resolves requirements.lock anew
 
 VENV ?= .venv
@@ -57,6 +57,7 @@ check: setup
 	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/generate_diagrams.py --check
 	$(BIN)/python scripts/generate_policy_table.py --check
+	$(BIN)/python scripts/generate_man.py --check
 
 test-all: setup
 	@set -e; for version in 3.11 3.12 3.13; do \
@@ -90,6 +91,7 @@ docs: setup
 	$(BIN)/python scripts/generate_schema.py
 	$(BIN)/python scripts/generate_diagrams.py
 	$(BIN)/python scripts/generate_policy_table.py
+	$(BIN)/python scripts/generate_man.py
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

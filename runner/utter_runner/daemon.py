@@ -12,6 +12,7 @@ import signal
 import time
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,8 @@ from utter_runner.actions.rules import policy_rules
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import STREAM as LOG_STREAM
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
@@ -112,11 +115,13 @@ class Daemon:
         launched: Mapping[str, Launched],
         read: Read,
         manager: ServiceManager,
+        log: LogBacklog,
         level_is_given: bool = False,
         hung_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = setup.config
         self._environ = environ
+        self._log = log
         self._endpoint = endpoint
         self._level_is_given = level_is_given
         self._hung_up = hung_up
@@ -257,6 +262,7 @@ class Daemon:
             status=self.status,
             reload=self._reloads.reload,
             sandbox=self._assurance.describe,
+            log=self._log,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
@@ -282,8 +288,10 @@ class Daemon:
         )
         self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
         self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
+        log = Topic(hub, LOG_STREAM, RUNNER_STREAMS[LOG_STREAM], on_active=self._log.want)
+        self._log.serve(log)
         self._streams = Subscriptions(hub, relay, self._registry)
-        for topic in (self._events, self._level, self._partials, self._finals):
+        for topic in (self._events, self._level, self._partials, self._finals, log):
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
 
@@ -565,6 +573,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "state": self._state,
             "socket_path": str(self._endpoint.path),
+            "config": {"path": str(Path(self._config.path).absolute()), "digest": self._config.digest},
             "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
             **self._voice.status(self._api.ptt_at),
             "clients": self._server.count,
@@ -636,6 +645,8 @@ def serve(
         hung_up: whether SIGHUP has come before there was a loop.
         manager: the service manager, if there is one.
     """
+    log = LogBacklog()
+    logging.getLogger().addHandler(log)
     try:
         daemon = Daemon(
             setup,
@@ -646,10 +657,13 @@ def serve(
             level_is_given=level_is_given,
             hung_up=hung_up,
             manager=manager,
+            log=log,
         )
+        trio.run(daemon.run)
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
         manager.status(str(error))
         return 2
-    trio.run(daemon.run)
+    finally:
+        logging.getLogger().removeHandler(log)
     return 0

@@ -24,6 +24,7 @@ from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manife
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.actions.audit import MAX_WAITING
+from utter_runner.clients import logs
 from utter_runner.clients.server import ACCEPTS_PER_S, AUTH_BYTES, AUTH_MESSAGES, REVOKED_SECONDS
 from utter_runner.config import LogConfig, RunnerConfig, SocketConfig, VoiceConfig
 from utter_runner.config.secret import MAX_SECRET
@@ -82,6 +83,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stt.feed": (methods.SttFeedParams, None),
     "stt.partial": (kinds.SttPartial, None),
     "audio.level": (item(methods.AudioLevel), None),
+    "runner.log": (item(methods.LogLine), None),
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
     "stt.final": (kinds.SttResult, None),
@@ -120,6 +122,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.plugins": (NOTHING, NOTHING),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
+    "runner.logs": (methods.LogsParams, methods.LogsResult),
     "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
     "runner.control": (control.ControlParams, NOTHING),
     "runner.reload": (NOTHING, control.ReloadResult),
@@ -150,7 +153,12 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "$/cancel": (NOTHING, None),
 }
 # What the items of the runner's own streams are.
-ITEMS = {"audio.level": methods.AudioLevel, "stt.partial": kinds.SttPartial, "stt.final": kinds.SttResult}
+ITEMS = {
+    "runner.log": methods.LogLine,
+    "audio.level": methods.AudioLevel,
+    "stt.partial": kinds.SttPartial,
+    "stt.final": kinds.SttResult,
+}
 # By kind: the `meta` of `fd.pass`, and its result.
 PASSED: dict[str, tuple[Any, Any]] = {
     "handle": (blobs.FdHandleMeta, NOTHING),
@@ -465,7 +473,9 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "lines of the audit trail that wait for the disk (`max_audit_lines`)": [MAX_WAITING],
         "arguments in a line of the audit trail (`max_audit_args`)": [MAX_ARGS],
         "a secret that is read (`max_secret`)": [MAX_SECRET],
-        "a line of a plugin's stderr (`max_log_line`)": [MAX_LINE],
+        "a line of a plugin's stderr, and of the log that is told again (`max_log_line`)": [MAX_LINE],
+        "lines of the log that can be told again (`log_backlog_lines`)": [methods.MAX_LOG_LINES],
+        "characters of them together (`log_backlog_bytes`)": [logs.MAX_BYTES],
         "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
         "characters of a string id": [MAX_ID_LENGTH],
         "junk before a frame (`max_junk`)": [framing.MAX_JUNK],

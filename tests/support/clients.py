@@ -20,6 +20,7 @@ from utter_protocol.methods import AudioDevice, AudioDevices, HotkeysAsked, Sess
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.config import RunnerConfig
 from utter_runner.dataplane.build import build_data_plane
@@ -85,8 +86,9 @@ class FakeVoice:
         return True
 
     async def listen_wav(
-        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset(), *, act: bool = True
     ) -> SessionReport:
+        self.acted = act
         self.requesters.append(requesters)
         self.called.append((pcm, timeout))
         self.listening.set()
@@ -238,6 +240,7 @@ class House(Desk):
         self.devices = AudioDevices(source="pw-record", inputs=[AudioDevice(name="vmic", chosen=True)])
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
+        self.log = LogBacklog()
         self.handles = directory / "handles"
         self.ring = RingWriter.create(seconds=1)
         self.data = build_data_plane(
@@ -266,6 +269,7 @@ class House(Desk):
             status=self.status,
             reload=self.reload,
             sandbox=Assurance([], {}, "", lambda: None).describe,
+            log=self.log,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )

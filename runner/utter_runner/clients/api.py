@@ -28,6 +28,7 @@ from utter_protocol.methods import (
     CommandParams,
     ExplainParams,
     ListenParams,
+    LogsParams,
     PlannedStep,
     PolicyListResult,
     Provenance,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from utter_protocol.methods import HotkeysAsked, SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.clients.logs import LogBacklog
     from utter_runner.clients.microphone import Microphone
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
@@ -111,7 +113,9 @@ class Voice(Protocol):
     def cancel(self) -> bool:
         """Give the session up; whether there was one."""
 
-    async def listen_wav(self, pcm: bytes, timeout: float, requesters: frozenset[Requester]) -> SessionReport:
+    async def listen_wav(
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester], *, act: bool
+    ) -> SessionReport:
         """One session from f32le 16 kHz mono audio."""
 
 
@@ -142,6 +146,7 @@ class ClientApi:
         status: returns what `runner.status` answers.
         reload: reads the configuration again; returns what `runner.reload` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
+        log: what was logged.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
 
@@ -168,6 +173,7 @@ class ClientApi:
         status: Callable[[], dict[str, Any]],
         reload: Callable[[], Awaitable[object]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
+        log: LogBacklog,
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -186,6 +192,7 @@ class ClientApi:
         self._data = data
         self._status = status
         self._sandbox = sandbox
+        self._log = log
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
@@ -200,6 +207,7 @@ class ClientApi:
             "confirm.attend": self._attend,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
+            "runner.logs": self._logs,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
             "policy.list": lambda peer, request_id, _params: peer.reply_object(
@@ -342,6 +350,14 @@ class ClientApi:
     def _plugins(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
         peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
 
+    def _logs(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = decode_params(raw, LogsParams)
+        found = self._log.answer(params, room=peer.limits.max_frame // 2)
+        if not found.lines and params.plugin is not None:
+            # Nothing of a plugin that there is, or a name that is misspelt.
+            self._supervisor.get(params.plugin)
+        peer.reply_object(request_id, found)
+
     def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         instance = self._supervisor.get(decode_params(raw, ValidateParams).plugin)
         handshake = instance.handshake
@@ -457,7 +473,7 @@ class ClientApi:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
         except ValueError as error:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
-        return await self._voice.listen_wav(pcm, timeout, requesters)
+        return await self._voice.listen_wav(pcm, timeout, requesters, act=params.act)
 
     def _audio_of(self, wav_b64: str) -> bytes:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""

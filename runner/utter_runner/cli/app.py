@@ -15,6 +15,7 @@ from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.audio import group as audio
 from utter_runner.cli.audit import audit
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
+from utter_runner.cli.doctor import doctor
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
 from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile, fetch
@@ -59,6 +60,7 @@ app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
 app.add_typer(tokens, name="token")
 app.command("audit")(audit)
+app.command("doctor")(doctor)
 
 
 def run(arguments: list[str]) -> int:

@@ -117,7 +117,7 @@ def _validations(client: Client, status: dict[str, Any]) -> dict[str, dict[str, 
     """What it says of each plugin, as far as there is time."""
     deadline = time.monotonic() + DETAILS_S
     found: dict[str, dict[str, Any]] = {}
-    with suppress(TimeoutError, RunnerUnavailable):
+    with suppress(TimeoutError, RunnerUnavailable, KeyError, TypeError):
         for plugin in status.get("plugins", ()):
             with suppress(RpcError):
                 answer = client.call("runner.validate_plugin", {"plugin": plugin["id"]}, _left(deadline))

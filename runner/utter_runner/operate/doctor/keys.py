@@ -58,14 +58,14 @@ def path(look: Look) -> Iterator[Finding]:
 
 
 def _keyboards(look: Look, said: str) -> Iterator[Finding]:
+    if not look.outside.installed("evdev"):
+        yield broken("The Python package evdev is not installed, which reads keyboards.", _WHY, "pip install evdev")
+        return
     try:
         hotkeys = look.config.hotkeys
         bindings = Bindings.parse(push_to_talk=hotkeys.push_to_talk, toggle=hotkeys.toggle, cancel=hotkeys.cancel)
     except HotkeyError as error:
         yield broken(f"[hotkeys] {error}", _WHY, look.edit(f"[hotkeys] {error.binding}"))
-        return
-    except ImportError:
-        yield broken("The Python package evdev is not installed, which reads keyboards.", _WHY, "pip install evdev")
         return
     wanted = [chord.keys for name, chord in bindings if name != "cancel"]
     try:
@@ -150,8 +150,8 @@ def _runner_may_not(look: Look, keyboard: Keyboard, said: str) -> Finding:
         )
         old = manager is not None and gid not in manager.groups and look.is_service()
         return broken(
-            f"You may read {keyboard.path} ({keyboard.name}), and the runner may not: it was started before you were in "
-            f"the group {group}" + (", and so was systemd's user manager." if old else "."),
+            f"You may read {keyboard.path} ({keyboard.name}), and the runner may not: it was started before "
+            f"you were in the group {group}" + (", and so was systemd's user manager." if old else "."),
             _WHY,
             f"loginctl terminate-user {look.outside.user}" if old else look.restart_command(),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,7 +190,7 @@ def is_runner(argv: Sequence[str]) -> bool:
         return False
     names = [Path(word).name for word in argv[:2]]
     return "utter-runner" in names or any(
-        first == "-m" and second == "utter_runner" for first, second in zip(argv[1:], argv[2:], strict=False)
+        first == "-m" and second == "utter_runner" for first, second in pairwise(argv)
     )
 
 

@@ -88,7 +88,9 @@ def run_all(look: Look, checks: Mapping[str, Check], seconds: float = DEADLINE_S
 def _run(name: str, function: Check, look: Look, done: queue.SimpleQueue[tuple[str, list[Finding]]]) -> None:
     findings: list[Finding] = []
     try:
-        findings += [msgspec.structs.replace(finding, check=name) for finding in function(look)]
+        for finding in function(look):
+            # One by one, so that what was found before it raises is kept.
+            findings.append(msgspec.structs.replace(finding, check=name))  # noqa: PERF401 - see above
     except Exception as error:  # noqa: BLE001 - whatever it is, the other findings are worth more than a traceback
         findings.append(_failed(name, error))
     done.put((name, findings))

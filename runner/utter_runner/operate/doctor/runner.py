@@ -147,7 +147,7 @@ def version(look: Look) -> Iterator[Finding]:
         yield ok(f"The runner is of the version that is installed ({runs}, protocol {speaks}).")
     else:
         yield warning(
-            f"The runner is of version {runs} (protocol {speaks}), and installed is {__version__} (protocol {PROTOCOL}).",
+            f"The runner is {runs} (protocol {speaks}), and what is installed is {__version__} (protocol {PROTOCOL}).",
             "What was mended or added since is not in effect.",
             look.restart_command(),
         )

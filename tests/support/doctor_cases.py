@@ -31,7 +31,7 @@ from utter_runner.operate.doctor.fake import RUNNER_PID, UID, keyboard, pipewire
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.outside import Process, Ran, Seen, Space
 
-OPEN_TOKEN = "The token file /t is open to other users. Run: chmod 600 /t"
+OPEN_FILE = "The token file /t is open to other users. Run: chmod 600 /t"
 NO_KEYS = {"hotkeys": {"available": False, "devices": [], "detail": "It watches none."}}
 ENFORCE = CONFIG + "[security]\nenforce = true\n"
 LEFT = Seen(stat.S_IFSOCK | 0o600, UID, UID)
@@ -90,7 +90,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
     ),
     (
         "a token file that others can read",
-        lambda bed: setattr(bed, "options", Options(token_problem=OPEN_TOKEN)),
+        lambda bed: setattr(bed, "options", Options(token_problem=OPEN_FILE)),
         "config.token",
         "broken",
         "^chmod 600 /t$",

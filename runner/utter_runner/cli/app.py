@@ -16,6 +16,7 @@ from utter_runner.cli.audio import group as audio
 from utter_runner.cli.audit import audit
 from utter_runner.cli.configuration import group as configuration
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
+from utter_runner.cli.doctor import doctor
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
 from utter_runner.cli.hotkeys import group as hotkeys
@@ -78,6 +79,7 @@ app.add_typer(service, name="service")
 app.add_typer(configuration, name="config")
 app.command("audit")(audit)
 app.command("logs")(logs)
+app.command("doctor")(doctor)
 
 
 def run(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utter_runner.config import HotkeysConfig
-from utter_runner.voice.hotkeys.keys import Bindings, Chord, key_codes
+from utter_runner.machine.keys import Bindings, Chord, key_codes
 from utter_runner.voice.hotkeys.triggers import DEFAULTS, KEYSYMS, shortcuts, trigger_of
 
 TRIGGER = re.compile(r"(?:(?:CTRL|ALT|SHIFT|LOGO)\+)*[A-Za-z0-9_]+")

@@ -3,9 +3,9 @@
 Rules here: this package knows keys and devices, and nothing of sessions or audio.
 """
 
+from utter_runner.machine.keys import Bindings, Chord, HotkeyError
 from utter_runner.voice.hotkeys.backend import InputBackend, InputDevice
 from utter_runner.voice.hotkeys.kernel import KernelBackend, KernelDevice
-from utter_runner.voice.hotkeys.keys import Bindings, Chord, HotkeyError
 from utter_runner.voice.hotkeys.matcher import Cancel, ChordMatcher, HotkeyEvent, Press, Release, Toggle
 from utter_runner.voice.hotkeys.portal_bus import BusPortal
 from utter_runner.voice.hotkeys.service import INJECTOR_NAME, Hotkeys

@@ -39,7 +39,7 @@ from utter_runner.voice.hotkeys.triggers import shortcuts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from utter_runner.voice.hotkeys.keys import Bindings
+    from utter_runner.machine.keys import Bindings
     from utter_runner.voice.hotkeys.matcher import HotkeyEvent
     from utter_runner.voice.hotkeys.portal_link import PortalBackend, PortalEvent, PortalLink
     from utter_runner.voice.hotkeys.portal_report import State

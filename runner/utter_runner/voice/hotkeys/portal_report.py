@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from utter_runner.config.desktop_entry import APP_ID
-from utter_runner.voice.hotkeys.report import BY_HAND
+from utter_runner.machine.nodes import BY_HAND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,13 +10,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from utter_runner.machine.nodes import BY_HAND, USUAL_GROUP, group_may_read, join_group
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from utter_runner.voice.hotkeys.keys import Bindings, Chord
-
-BY_HAND = "bind `utter ptt press` and `utter ptt release` to a key in your compositor"
-_GROUP_READ = 0o040
+    from utter_runner.machine.keys import Bindings, Chord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +105,12 @@ def _why(error: OSError) -> str:
 
 
 def _join_group(path: str) -> str:
-    """The command that lets this user read the node; the group is `input` wherever the node does not say otherwise."""
-    group = "input"
+    """The command that lets this user read the node."""
+    group = USUAL_GROUP
     try:
         node = os.stat(path)  # noqa: PTH116 - one call for mode and group
-        if node.st_gid and node.st_mode & _GROUP_READ:
+        if group_may_read(node.st_mode, node.st_gid):
             group = grp.getgrgid(node.st_gid).gr_name
     except (OSError, KeyError):
         pass
-    return f"sudo usermod -aG {group} $USER"
+    return join_group(group)

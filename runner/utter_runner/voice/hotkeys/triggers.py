@@ -11,12 +11,12 @@ import string
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from utter_runner.voice.hotkeys.keys import BINDING_NAMES, key_codes, modifier_codes
+from utter_runner.machine.keys import BINDING_NAMES, key_codes, modifier_codes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from utter_runner.voice.hotkeys.keys import BindingName, Bindings, Chord
+    from utter_runner.machine.keys import BindingName, Bindings, Chord
 
 DESCRIPTIONS: Mapping[BindingName, str] = {
     "push_to_talk": "Hold to speak",

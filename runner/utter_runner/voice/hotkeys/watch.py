@@ -20,8 +20,8 @@ from utter_runner.voice.hotkeys.service import Hotkeys
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from utter_runner.machine.keys import Bindings
     from utter_runner.voice.hotkeys.backend import InputBackend
-    from utter_runner.voice.hotkeys.keys import Bindings
     from utter_runner.voice.hotkeys.matcher import HotkeyEvent
     from utter_runner.voice.hotkeys.portal_link import PortalBackend
 

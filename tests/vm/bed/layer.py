@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from vm.bed.cache import ROOT, BedError, built, key_of
+from vm.bed.cache import BED, ROOT, BedError, built, key_of
 from vm.bed.image import USER, call, chroot, make_disk, require_root
 
 # Where it is in the guest: where the README puts it.
@@ -23,12 +23,13 @@ DISK_BYTES = 4 << 30
 # The guest's, Debian 12's. What is compiled for it has to be compiled with it.
 PYTHON = "3.11"
 _SOURCES = ("protocol", "runner", "plugins/utter_sdk", "plugins/utter_plugins", "systemd", "man", "README.md", "LICENSE")
+_REQUIREMENTS = (ROOT / "requirements.lock", BED / "requirements.txt")
 _UID = "1000:1000"
 
 
 def wheels() -> Path:
     """The directory with a wheel of everything in requirements.lock, each checked against its hash."""
-    return built("wheels", key_of(ROOT / "requirements.lock"), _build_wheels)
+    return built("wheels", key_of(*_REQUIREMENTS), _build_wheels)
 
 
 def runner_disk(guest: Path) -> Path:
@@ -37,14 +38,24 @@ def runner_disk(guest: Path) -> Path:
     Args:
         guest: the guest's directory, as `image` gives it.
     """
-    recipe = [Path(__file__), ROOT / "requirements.lock", ROOT / "pyproject.toml", guest.name]
-    environment = built("environment", key_of(*recipe), lambda place: _build_environment(place, guest))
+    environment = _environment(guest)
     sources = [ROOT / one for one in _SOURCES if (ROOT / one).exists()]
     return built("runner", key_of(environment.name, *sources), lambda place: _build_disk(place, guest, environment))
 
 
+def in_use(guest: Path) -> tuple[Path, ...]:
+    """What the runner's disk was built from."""
+    return wheels(), _environment(guest)
+
+
+def _environment(guest: Path) -> Path:
+    recipe = [Path(__file__), *_REQUIREMENTS, ROOT / "pyproject.toml", guest.name]
+    return built("environment", key_of(*recipe), lambda place: _build_environment(place, guest))
+
+
 def _build_wheels(place: Path) -> None:
-    call([*_pip(), "wheel", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock"), "-w", str(place)])
+    listed = [word for file in _REQUIREMENTS for word in ("-r", str(file))]
+    call([*_pip(), "wheel", "--quiet", "--require-hashes", *listed, "-w", str(place)])
 
 
 def _pip() -> list[str]:
@@ -69,7 +80,7 @@ def _build_environment(place: Path, guest: Path) -> None:
         wheel = _own_wheel(Path(shared))
         chroot(rootfs, ["python3", "-m", "venv", VENV])
         install = [f"{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
-        chroot(rootfs, [*install, "--find-links", inside, f"{inside}/{wheel}[all]"])
+        chroot(rootfs, [*install, "--find-links", inside, f"{inside}/{wheel}[all]", "pocketsphinx"])
     shutil.move(rootfs / VENV[1:], place / "venv")
 
 

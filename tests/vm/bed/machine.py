@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from vm.bed.cache import BedError, built, key_of
-from vm.bed.image import image
-from vm.bed.layer import DISK_BYTES, runner_disk
+from vm.bed.cache import BedError, built, key_of, prune
+from vm.bed.image import image, require_tools
+from vm.bed.layer import DISK_BYTES, in_use, runner_disk, wheels
 from vm.bed.qmp import Qmp, connect
 
 MEMORY_MIB = 3072
@@ -48,7 +49,8 @@ class Machine:
         self.console = directory / "console"
         # The guest's users are others than this one.
         directory.chmod(0o755)
-        self.shared.mkdir(mode=0o755)
+        self.shared.mkdir()
+        self.shared.chmod(0o777)
         self._errors = (directory / "qemu.log").open("wb")
         self.process = subprocess.Popen(
             self._command(guest, disks, restore),
@@ -117,11 +119,19 @@ def restored(guest: Path, directory: Path) -> Machine:
     return machine
 
 
-def build_all() -> Path:
-    """Build what is missing; return the guest's directory."""
-    guest = image()
-    checkpoint(guest)
-    runner_disk(guest)
+def build_all(*, tidy: bool = False) -> Path:
+    """Build what is missing; return the guest's directory. `tidy`: delete what the tree does not use any more."""
+    require_tools()
+    # The one downloads and compiles while the other downloads and unpacks.
+    with ThreadPoolExecutor() as pool:
+        fetched = pool.submit(wheels)
+        guest = image()
+        booted = pool.submit(checkpoint, guest)
+        fetched.result()
+        disk = runner_disk(guest)
+        if tidy:
+            prune(guest, booted.result(), disk, *in_use(guest))
+        booted.result()
     return guest
 
 

@@ -86,7 +86,7 @@ def test_a_held_key_and_a_spoken_sentence_become_an_action(guest: Guest, speakin
     assert "app.slice/app-utter-door" in where
     assert speaking.show("ActiveState") == "active"
     (line,) = guest.until("the audit has it", speaking.audit)
-    assert (line["op"], line["outcome"], line["requester"]["kind"]) == ("launch_app", "ok", "voice")
+    assert (line["op"], line["result"]["status"], line["source"]["kind"]) == ("launch_app", "ok", "voice")
     (record,) = speaking.journal(f"SESSION={session}", "--grep", "voice session")
     assert record["MESSAGE"] == f"voice session {session}: done"
     # What was said is nowhere in the log.
@@ -102,7 +102,7 @@ def test_the_keyboard_that_is_unplugged_while_the_key_is_held_releases_it(guest:
     assert KEYBOARD not in status["hotkeys"]["devices"]
     # And one that is plugged in afterwards is watched, with the same key.
     speaking.plug()
-    assert heard(speaking)["outcome"] == "ok"
+    assert heard(speaking)["result"]["status"] == "ok"
 
 
 def test_a_sound_card_that_is_unplugged_is_told_and_used_again(guest: Guest, speaking: Service) -> None:
@@ -114,7 +114,7 @@ def test_a_sound_card_that_is_unplugged_is_told_and_used_again(guest: Guest, spe
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/bind", user="root").ok()
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["outcome"] == "ok"
+    assert heard(speaking)["result"]["status"] == "ok"
     assert speaking.show("NRestarts") == "0"
 
 
@@ -124,7 +124,7 @@ def test_a_sound_server_that_is_restarted_is_found_again(guest: Guest, speaking:
     speaking.until("the fault was seen", lambda status: status["audio"]["faults"] > faults)
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["outcome"] == "ok"
+    assert heard(speaking)["result"]["status"] == "ok"
     assert speaking.show("NRestarts") == "0"
 
 
@@ -136,4 +136,4 @@ def test_a_sound_server_that_is_stopped_is_told_and_its_start_is_noticed(guest: 
     speaking.systemctl("start", *units, "wireplumber.service").ok()
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["outcome"] == "ok"
+    assert heard(speaking)["result"]["status"] == "ok"

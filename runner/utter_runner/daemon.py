@@ -20,10 +20,9 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
-from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
-from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.methods import HealthResult
 from utter_protocol.state import state_directory
 from utter_runner import __version__
 from utter_runner.actions.audit import AuditTrail
@@ -37,20 +36,21 @@ from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
-from utter_runner.config.log_fields import about
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
 from utter_runner.confirm.spoken import SpokenAnswers
-from utter_runner.dataplane.build import build_data_plane, handle_root
+from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_of
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
+from utter_runner.host.offers import Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
+from utter_runner.policy import CandidateStore, OpRegistry
+from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
@@ -63,24 +63,26 @@ from utter_runner.voice.build import Voice, VoiceError, build_voice
 from utter_runner.voice.media import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from msgspec import Raw
 
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
-    from utter_runner.config import Config
+    from utter_runner.config import Config, RunnerConfig
     from utter_runner.confirm.surfaces import Surface
     from utter_runner.policy.marks import Mark
+    from utter_runner.reload import Found, Read
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
+    from utter_runner.setup import Setup
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.life import Changes
     from utter_runner.supervision.spec import PluginSpec
 
 logger = logging.getLogger("utter_runner")
 
-_PREPARE_SECONDS = 10.0
 _CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
@@ -98,42 +100,46 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
+        setup: Setup,
         environ: Mapping[str, str],
         endpoint: Endpoint,
         *,
-        specs: Sequence[PluginSpec],
         launched: Mapping[str, Launched],
-        problems: Sequence[str],
+        read: Read,
+        level_is_given: bool = False,
+        hung_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._config = config
+        self._config = setup.config
+        self._environ = environ
         self._endpoint = endpoint
+        self._level_is_given = level_is_given
+        self._hung_up = hung_up
+        self._reloads = Reloads(setup, read, take_over=self._take_over, on_over=self._state_changed)
+        self._nursery: trio.Nursery | None = None
         self._started = time.monotonic()
         self._state = "starting"
         self._warnings: list[str] = []
-        self._hints: dict[str, list[str]] = {}
         # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
         self._met: dict[str, int] = {}
-        for problem in problems:
-            self._warn(problem)
-        self._build(environ, specs, launched)
+        self._set_up_warnings: list[str] = []
+        self._build(environ, setup.specs, launched)
+        self._warn_of(setup)
 
     def _build(self, environ: Mapping[str, str], specs: Sequence[PluginSpec], launched: Mapping[str, Launched]) -> None:
         config, runner = self._config, self._config.runner
         timeout = runner.rpc_timeout_ms / 1000
-        limits = Limits(
-            max_frame=runner.max_frame, max_in_flight=runner.max_in_flight, max_queued_bytes=runner.max_queued_bytes
-        )
+        limits = _limits(runner)
         self._reactor = Reactor()
         self._deadlines = Deadlines()
         self._registry = load_registry()
         self._ops = OpRegistry()
-        self._candidates = CandidateStore()
-        hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
+        candidates = CandidateStore()
+        self._offers = Offers(self._ops, candidates)
+        hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
-        emit = self._emit_and_log if config.log.content else self._events.emit
+        emit = self._emit
         host = HostCallbacks()
-        host.listen("router.hints_changed", self._hints_changed)
+        host.listen("router.hints_changed", self._offers.hints_changed)
         host.listen("stt.partial", self._partial)
         host.listen("plugin.health_changed", self._health_changed)
         self._host = host
@@ -143,23 +149,19 @@ class Daemon:
             deadlines=self._deadlines,
             registry=self._registry,
             dialect=UtterDialect(f"utter-runner {__version__}"),
-            timing=Timing(
-                handshake=runner.handshake_timeout_ms / 1000,
-                health_interval=runner.health_interval_ms / 1000,
-                health_timeout=runner.health_timeout_ms / 1000,
-            ),
+            timing=_timing(runner),
             limits=limits,
             environ=environ,
             requests=host,
-            prepare=self._prepare,
+            prepare=self._offers.learn,
             on_change=self._plugin_changed,
+            on_gone=self._plugin_gone,
             launched=launched,
             inherit=self._inherit,
         )
         self._notifications = Notifications(environ) if config.policy.notify else None
-        voice = config.voice
-        spoken = SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
-        confirmer = Confirmer(
+        spoken = _spoken(config)
+        confirmer = self._confirmer = Confirmer(
             self._surfaces,
             timeout=runner.confirm_timeout_ms / 1000,
             emit=emit,
@@ -169,26 +171,19 @@ class Daemon:
         )
         self._context = ContextCache(self._supervisor)
         self._audit: AuditTrail | None = None
-        if config.log.audit != "off":
-            self._audit = AuditTrail(
-                AuditFile(state_directory(environ), config.log.audit_bytes),
-                required=config.log.audit == "required",
-                content=config.log.content,
-                warn=self._warn_now,
-            )
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
             rules=policy_rules(config.policy),
-            candidates=self._candidates,
+            candidates=candidates,
             confirmer=confirmer,
             emit=emit,
             mark_in=self._mark_in,
             window=self._context.window,
-            audit=self._audit,
+            audit=self._auditor(config),
         )
-        relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
-        commands = Commands(
+        relay = self._relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
+        commands = self._commands = Commands(
             self._supervisor,
             self._gate,
             timeout=timeout,
@@ -200,7 +195,7 @@ class Daemon:
             config,
             supervisor=self._supervisor,
             commands=commands,
-            hints=self.hints,
+            hints=lambda: self._offers.hints(self._supervisor.instances),
             emit=emit,
             on_transcript=self._final,
             on_level=self._on_level,
@@ -248,6 +243,7 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            reload=self._reloads.reload,
             sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -266,10 +262,6 @@ class Daemon:
             max_bytes_per_s=socket.max_bytes_per_s,
             on_refused=logger.warning,
         )
-        if config.socket is None:
-            self._warn("There is no [socket] section, so every program of this user may use the runner.")
-        if config.log.content:
-            self._warn("[log] content is on: what is said and shown is logged.")
 
     def _build_streams(self, hub: Hub, relay: Relay, host: HostCallbacks) -> None:
         level = self._voice.level
@@ -295,9 +287,21 @@ class Daemon:
         logger.warning("%s", text)
         self._events.emit({"event": "warning", "text": text})
 
-    def _emit_and_log(self, event: dict[str, Any]) -> None:
+    def _warn_of(self, setup: Setup) -> None:
+        """Warn of what is wrong, or unwise, in a configuration that takes effect."""
+        warnings = [*setup.problems, *setup.config.warnings]
+        if setup.config.socket is None:
+            warnings.append("There is no [socket] section, so every program of this user may use the runner.")
+        if setup.config.log.content:
+            warnings.append("[log] content is on: what is said and shown is logged.")
+        for text in warnings:
+            if text not in self._set_up_warnings:
+                logger.warning("%s", text)
+        self._set_up_warnings = warnings
+
+    def _emit(self, event: dict[str, Any]) -> None:
         self._events.emit(event)
-        if event["event"] in _CONTENT_EVENTS:
+        if self._config.log.content and event["event"] in _CONTENT_EVENTS:
             # JSON with escapes: what was heard or planned cannot forge a line of the log.
             logger.info("content: %s", json.dumps(msgspec.to_builtins(event)))
 
@@ -309,8 +313,9 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                # The audit trail outlives the gate, so that what is cancelled at the end is recorded, too.
+                self._nursery = base
                 if self._audit is not None:
-                    # It outlives the gate, so that what is cancelled at the end is recorded, too.
                     await base.start(self._audit.run)
                 with _stop_signals() as signals:
                     await self._serve(signals)
@@ -323,6 +328,7 @@ class Daemon:
     async def _serve(self, signals: Any) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+            await nursery.start(self._reload_on_signal)
             await nursery.start(self._gate.run)
             await nursery.start(self._host_requests.run)
             await nursery.start(self._data.run)
@@ -351,10 +357,11 @@ class Daemon:
 
         nursery.start_soon(supervise)
         await started.wait()
+        self._reloads.begin()
         self._state = "ready"
         self._state_changed()
         # Not before: it would take the time of plugins that start.
-        nursery.start_soon(self._assurance.run)
+        nursery.start_soon(self._assurance.watch)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -370,51 +377,82 @@ class Daemon:
             logger.info("%s: stopping", signal.Signals(number).name)
             scope.cancel()
 
-    # ---- plugins come and go
+    # ---- the configuration changes
 
-    async def _prepare(self, instance: Instance) -> None:
-        """Learn what a plugin offers before it is admitted. Raises RpcError."""
-        peer = instance.peer
-        if peer is None or instance.handshake is None:
-            return
-        offered = instance.handshake.methods
-        if "action.capabilities" in offered:
-            raw = await peer.call("action.capabilities", timeout=_PREPARE_SECONDS)
-            answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
-            try:
-                self._ops.advertise(instance.id, answer.ops)
-            except AdvertiseError as error:
-                raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
-        elif "input.inject" in offered:
-            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
-        if "knowledge.catalog" in offered:
-            raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
-            catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
-            self._candidates.forget(instance.id)
-            if instance.memory.screen:
-                # It was handed something before it answered.
-                logger.warning(
-                    "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
-                    "not come from there",
-                    instance.id,
-                    extra=about(instance),
-                )
-                catalog.candidates = []
-            try:
-                self._candidates.record(
-                    catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
-                )
-            except CandidateLimitError as error:
-                logger.warning("%s: %s", instance.id, error, extra=about(instance))
-        if "router.hints" in offered:
-            raw = await peer.call("router.hints", timeout=_PREPARE_SECONDS)
-            self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
+    async def _reload_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGHUP) as hang_ups:
+            task_status.started()
+            if self._hung_up():
+                await self._reload_unasked()
+            async for _ in hang_ups:
+                await self._reload_unasked()
+
+    async def _reload_unasked(self) -> None:
+        try:
+            await self._reloads.reload()
+        except Exception:
+            logger.exception("the configuration could not be reloaded")
+
+    def _take_over(self, found: Found) -> Changes:
+        """Have everything go by another configuration, in this turn. What can fail has been tried before."""
+        config = found.setup.config
+        runner, socket, timeout = config.runner, config.socket or SocketConfig(), config.runner.rpc_timeout_ms / 1000
+        spoken = _spoken(config)
+        admission = Admission(config.socket, self._tokens)
+        # The only one that may raise; nothing has changed by then.
+        self._voice.reconfigure(config, timeout=timeout, answers=spoken)
+        self._config = config
+        if not self._level_is_given:
+            logging.getLogger().setLevel(config.log.level.upper())
+        self._gate.reconfigure(found.rules, self._auditor(config))
+        self._confirmer.reconfigure(
+            timeout=runner.confirm_timeout_ms / 1000, self_confirm=config.policy.self_confirm, spoken=spoken
+        )
+        if config.policy.notify != (self._notifications is not None):
+            self._notifications = Notifications(self._environ) if config.policy.notify else None
+        for room in (self._commands, self._relay, self._host_requests, self._api):
+            room.reconfigure(timeout=timeout)
+        self._hub.reconfigure(queue=runner.lossy_queue)
+        self._data.reconfigure(quotas_of(runner))
+        self._server.reconfigure(
+            admission,
+            _limits(runner),
+            max_clients=runner.max_clients,
+            max_requests_per_s=socket.max_requests_per_s,
+            max_bytes_per_s=socket.max_bytes_per_s,
+        )
+        # Whoever asked for this gets the answer before it may have to go.
+        self._deadlines.add(trio.current_time(), self._server.review)
+        self._supervisor.reconfigure(_timing(runner), _limits(runner))
+        self._assurance.reconfigure(found.setup.specs)
+        changes = self._supervisor.apply(found.setup.specs)
+        self._warn_of(found.setup)
+        return changes
+
+    def _auditor(self, config: Config) -> AuditTrail | None:
+        """Return the trail as it is configured, None if there is to be none. One that was begun is kept."""
+        log = config.log
+        if log.audit == "off":
+            return None
+        if self._audit is None:
+            self._audit = AuditTrail(
+                AuditFile(state_directory(self._environ), log.audit_bytes),
+                required=log.audit == "required",
+                content=log.content,
+                warn=self._warn_now,
+            )
+            if self._nursery is not None:
+                self._nursery.start_soon(self._audit.run)
+        else:
+            self._audit.reconfigure(required=log.audit == "required", content=log.content, limit=log.audit_bytes)
+        return self._audit
+
+    # ---- plugins come and go
 
     def _plugin_changed(self, instance: Instance) -> None:
         self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
-            self._ops.withdraw(instance.id)
-            self._candidates.forget(instance.id)
+            self._offers.withdraw(instance.id)
             self._context.forget(instance)
         elif instance.running and instance.epoch != self._met.get(instance.id):
             self._met[instance.id] = instance.epoch
@@ -422,6 +460,13 @@ class Daemon:
             self._context.admitted(instance)
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+
+    def _plugin_gone(self, instance: Instance) -> None:
+        """A plugin is no longer configured."""
+        self._offers.forget(instance.id)
+        self._met.pop(instance.id, None)
+        self._data.forget_plugin(instance.id)
+        self._state_changed()
 
     def _inherit(self) -> Inherited:
         """What a process inherits that hears the microphone. Raises OSError."""
@@ -436,15 +481,6 @@ class Daemon:
     def _mark_in(self, message: bytes | Raw, plugin: str) -> Mark:
         # The data plane is built after the gate, since the ring is the voice's.
         return self._data.mark_in(message, plugin)
-
-    def _hints_changed(self, instance: Instance, _params: Raw) -> None:
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            if error is not None:
-                logger.warning("%s: router.hints: %s", instance.id, error, extra=about(instance))
-            elif result is not None:
-                self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
-
-        instance.request("router.hints", b"{}", on_reply, timeout=_PREPARE_SECONDS)
 
     def _health_changed(self, instance: Instance, params: Raw) -> None:
         health = decode_answer(params, HealthResult, "plugin.health_changed", instance.id)
@@ -461,15 +497,6 @@ class Daemon:
 
     def _on_level(self, level: AudioLevel) -> None:
         self._level.send(level)
-
-    def hints(self) -> list[str]:
-        """The phrases of every running router."""
-        return [
-            phrase
-            for instance in self._supervisor.instances
-            if instance.running
-            for phrase in self._hints.get(instance.id, ())
-        ]
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
@@ -488,6 +515,9 @@ class Daemon:
         sandbox = self._assurance.describe(instance.id, instance.permissions)
         return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
 
+    def _audit_status(self) -> dict[str, Any]:
+        return self._audit.status() if self._audit is not None and self._config.log.audit != "off" else {}
+
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""
         return {
@@ -502,8 +532,13 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
-            "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
-            "warnings": [*self._warnings, *self._socket_warnings()],
+            "audit": {"mode": self._config.log.audit, **self._audit_status()},
+            "warnings": [
+                *self._set_up_warnings,
+                *self._warnings,
+                *self._reloads.warnings(),
+                *self._socket_warnings(),
+            ],
         }
 
 
@@ -519,24 +554,54 @@ def _stop_signals() -> Iterator[Any]:
         yield signals
 
 
+def _limits(runner: RunnerConfig) -> Limits:
+    return Limits(
+        max_frame=runner.max_frame, max_in_flight=runner.max_in_flight, max_queued_bytes=runner.max_queued_bytes
+    )
+
+
+def _timing(runner: RunnerConfig) -> Timing:
+    return Timing(
+        handshake=runner.handshake_timeout_ms / 1000,
+        health_interval=runner.health_interval_ms / 1000,
+        health_timeout=runner.health_timeout_ms / 1000,
+    )
+
+
+def _spoken(config: Config) -> SpokenAnswers | None:
+    voice = config.voice
+    return SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
+
+
 def serve(
-    config: Config,
+    setup: Setup,
     endpoint: Endpoint,
-    specs: Sequence[PluginSpec],
     launched: Mapping[str, Launched],
-    problems: Sequence[str],
+    *,
+    read: Read,
+    level_is_given: bool,
+    hung_up: Callable[[], bool],
 ) -> int:
     """Run the daemon until it is told to stop; return its exit code.
 
     Args:
-        config: the checked configuration.
+        setup: the checked configuration, the plugins, and sentences for the user about what could not be set up.
         endpoint: where clients connect; the caller closes it.
-        specs: the plugins.
-        launched: processes of them that run already.
-        problems: sentences for the user about what could not be set up.
+        launched: processes of plugins that run already.
+        read: reads the configuration again.
+        level_is_given: whether the command line has set the log's level, whatever the configuration says.
+        hung_up: whether SIGHUP has come before there was a loop.
     """
     try:
-        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems)
+        daemon = Daemon(
+            setup,
+            os.environ,
+            endpoint,
+            launched=launched,
+            read=read,
+            level_is_given=level_is_given,
+            hung_up=hung_up,
+        )
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
         return 2

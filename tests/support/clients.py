@@ -12,6 +12,7 @@ import trio.testing
 
 from support.stage import Desk, Person
 from utter_protocol.capabilities import load_registry
+from utter_protocol.control import ReloadResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
@@ -262,6 +263,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            reload=self.reload,
             sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -281,6 +283,11 @@ class House(Desk):
         )
         self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]
         self._nursery: trio.Nursery | None = None
+
+    async def reload(self) -> ReloadResult:
+        """The fake of what reads the configuration again."""
+        await trio.lowlevel.checkpoint()
+        return ReloadResult(ok=True, changed=["voice.language"])
 
     def emit(self, event: dict[str, Any]) -> None:
         super().emit(event)

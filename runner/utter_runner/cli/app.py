@@ -184,6 +184,18 @@ def status(as_json: Json = False, socket: Socket = None, token_file: TokenFile =
 
 @app.command()
 @_guarded
+def reload(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """Have the runner read its configuration again, and take over what has changed.
+
+    If anything in it is wrong, nothing changes: exit code 1. Plugins that have not changed go on as they are.
+    """
+    from utter_runner.cli.control import reload as take_over  # noqa: PLC0415 - only this command needs it
+
+    return take_over(Target(socket, token_file), as_json=as_json)
+
+
+@app.command()
+@_guarded
 def events(
     count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="End after N events.")] = None,
     as_json: Json = False,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vm.bed.cache import CACHE, BedError
+from vm.bed.cache import LOGS, BedError
 from vm.bed.guest import Guest, started
 from vm.bed.machine import build_all
 from vm.service import Service
@@ -15,7 +15,6 @@ from vm.service import Service
 _HERE = Path(__file__).parent
 _SECONDS = 900
 _LINES = "300"
-_LOGS = CACHE / "logs"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,8 +46,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]  # what the wrapped hook returns
     guest = getattr(item, "funcargs", {}).get("guest")
     if report.when == "call" and report.failed and guest is not None:
-        _LOGS.mkdir(parents=True, exist_ok=True)
-        path = _LOGS / f"{item.path.stem}-{item.name}.journal"
+        LOGS.mkdir(parents=True, exist_ok=True)
+        path = LOGS / f"{item.path.stem}-{item.name}.journal"
         path.write_text(guest.journal("-o", "short-monotonic"), encoding="utf-8")
         report.sections.append(("the guest's journal", f"whole in {path}\n{guest.journal('-n', _LINES)}"))
     return report  # type: ignore[return-value]  # a wrapper's result replaces the hook's

@@ -60,17 +60,6 @@ pass_env = ["XDG_CONFIG_HOME", "XDG_DATA_HOME"]
 id = "desktop"
 pass_env = ["DBUS_SESSION_BUS_ADDRESS"]
 """
-BY_HAND = """[Unit]
-Description=utter-runner
-[Service]
-Type=exec
-ExecStart=%h/.local/bin/utter-runner
-Restart=on-failure
-RestartPreventExitStatus=2
-KillMode=mixed
-[Install]
-WantedBy=default.target
-"""
 
 
 class Service:
@@ -106,9 +95,8 @@ class Service:
     def install(self, plugins: str, extra: str = "") -> dict[str, Any]:
         """Set the runner up as its user would and start it; return its status once the plugins are ready."""
         self.configure_more(plugins, extra)
-        self.guest.write(".config/systemd/user/utter-runner.service", BY_HAND)
-        self.systemctl("daemon-reload").ok()
-        self.systemctl("enable", "--now", UNIT).ok()
+        # There is no graphical session that would start it.
+        self.utter("service", "install", "--target", "default.target", timeout=300).ok()
         return self.ready(*(line.split('"')[1] for line in plugins.splitlines() if line.startswith("id =")))
 
     def audit(self) -> list[dict[str, Any]]:

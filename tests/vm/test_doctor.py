@@ -93,7 +93,9 @@ def test_a_machine_that_is_in_order(machine: Service) -> None:
     assert report["exit"] == 1
     assert {name: one["status"] for name, one in problems(report).items()} == dict.fromkeys(EXPECTED, "warning")
     assert {one["id"]: one["status"] for one in report["plugins"]} == {
-        "ear": "ready", "commands": "ready", "desktop": "ready"
+        "ear": "ready",
+        "commands": "ready",
+        "desktop": "ready",
     }
     assert report["drift"] == []
     said = {one["check"]: one["what"] for one in report["findings"]}
@@ -111,7 +113,9 @@ def test_the_microphone_is_muted(machine: Service) -> None:
 
 
 def test_the_sound_server_is_down(machine: Service) -> None:
-    machine.systemctl("stop", "pipewire.socket", "pipewire.service", "pipewire-pulse.socket", "wireplumber.service").ok()
+    machine.systemctl(
+        "stop", "pipewire.socket", "pipewire.service", "pipewire-pulse.socket", "wireplumber.service"
+    ).ok()
     finding = wrong(machine, "sound.server")
     assert "PipeWire" in finding["what"]
     carry_out(machine, finding)

@@ -1,16 +1,17 @@
 """The main job on a real machine: a kernel keyboard, a sound card, the user's service manager, an application.
 
-What is recognised is recognised by pocketsphinx: whisper tiny.en takes minutes for each encoding when emulated. All else
-is what a user has.
+What is recognised is recognised by pocketsphinx: whisper tiny.en takes minutes for each encoding when emulated. All
+else is what a user has.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from vm.bed.guest import Guest
+from vm.bed.guest import Guest, GuestError
 from vm.service import KEYBOARD, PIECES, Service
 
 SENTENCE = "recorded_lock_the_front_door.wav"
@@ -53,16 +54,25 @@ def opened(guest: Guest) -> str:
     return told
 
 
-def heard(service: Service, audio: str = "") -> dict[str, Any]:
-    """Hold the key, say the sentence, release; return what the application's audit line says."""
+def heard(service: Service, tries: int = 1) -> dict[str, Any]:
+    """Hold the key, say the sentence, release; return what the application's audit line says.
+
+    Args:
+        tries: how often it may be said: a sentence that is cut off by a fault of the microphone is to be said again.
+    """
     before = len(service.audit())
-    hold(service)
-    service.say(SENTENCE)
-    service.key(0)
-    assert "app-utter-" in opened(service.guest)
-    lines = service.guest.until("the audit has it", lambda: service.audit()[before:])
-    found: dict[str, Any] = lines[-1]
-    return found
+    for _ in range(tries):
+        hold(service)
+        service.say(SENTENCE)
+        service.key(0)
+        service.until("it is idle", lambda status: status["voice"]["state"] == "idle")
+        with suppress(GuestError):
+            # It is written by a thread of its own.
+            lines = service.guest.until("the audit has it", lambda: service.audit()[before:], limit=10)
+            opened(service.guest)
+            found: dict[str, Any] = lines[-1]
+            return found
+    raise AssertionError(f"nothing was done after {tries} tries")
 
 
 def hold(service: Service) -> str:
@@ -114,7 +124,7 @@ def test_a_sound_card_that_is_unplugged_is_told_and_used_again(guest: Guest, spe
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/bind", user="root").ok()
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["result"]["status"] == "ok"
+    assert heard(speaking, tries=3)["result"]["status"] == "ok"
     assert speaking.show("NRestarts") == "0"
 
 
@@ -124,7 +134,7 @@ def test_a_sound_server_that_is_restarted_is_found_again(guest: Guest, speaking:
     speaking.until("the fault was seen", lambda status: status["audio"]["faults"] > faults)
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["result"]["status"] == "ok"
+    assert heard(speaking, tries=3)["result"]["status"] == "ok"
     assert speaking.show("NRestarts") == "0"
 
 
@@ -136,4 +146,4 @@ def test_a_sound_server_that_is_stopped_is_told_and_its_start_is_noticed(guest: 
     speaking.systemctl("start", *units, "wireplumber.service").ok()
     speaking.until("the microphone is back", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
     guest.ask("volume")
-    assert heard(speaking)["result"]["status"] == "ok"
+    assert heard(speaking, tries=3)["result"]["status"] == "ok"

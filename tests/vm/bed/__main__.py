@@ -1,8 +1,8 @@
 """The bed by hand: `PYTHONPATH=tests python -m vm.bed build|shell|clean`.
 
-    build [--fresh]   build what is missing of the guest, its checkpoint and the runner's disk; --fresh: all anew
-    shell             a guest, and a prompt whose lines run in it as alice (or with `root:` in front, as root)
-    clean             delete everything that was built
+build [--fresh]   build what is missing of the guest, its checkpoint and the runner's disk; --fresh: all anew
+shell             a guest, and a prompt whose lines run in it as alice (or with `root:` in front, as root)
+clean             delete everything that was built
 """
 
 from __future__ import annotations

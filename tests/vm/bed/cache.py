@@ -19,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = ROOT / ".cache" / "vm"
+# What a failed test leaves, and the figures.
+LOGS = CACHE / "logs"
 BED = Path(__file__).resolve().parent
 
 

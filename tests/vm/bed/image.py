@@ -25,16 +25,18 @@ USER = "alice"
 # Written sparsely; only what is used takes room.
 DISK_BYTES = 8 << 30
 
-PACKAGES = (
+PACKAGES = [
     # A system with a user manager.
-    "systemd systemd-sysv udev dbus dbus-user-session libpam-systemd login passwd kmod procps iproute2 "
+    *("systemd", "systemd-sysv", "udev", "dbus", "dbus-user-session", "libpam-systemd", "login", "passwd"),
+    *("kmod", "procps", "iproute2"),
     # Sound.
-    "pipewire pipewire-bin pipewire-alsa pipewire-pulse wireplumber libspa-0.2-modules alsa-utils libportaudio2 "
+    *("pipewire", "pipewire-bin", "pipewire-alsa", "pipewire-pulse", "wireplumber", "libspa-0.2-modules"),
+    *("alsa-utils", "libportaudio2"),
     # The runner and its plugins.
-    "python3 python3-venv bubblewrap xdg-utils espeak-ng libgomp1 "
+    *("python3", "python3-venv", "bubblewrap", "xdg-utils", "espeak-ng", "libgomp1"),
     # The bed itself, and a person who looks around in it.
-    "python3-evdev busybox-static strace"
-).split()
+    *("python3-evdev", "busybox-static", "strace"),
+]
 
 # The parts of the kernel's package, 400 MB, that the guest needs.
 MODULES = re.compile(
@@ -45,10 +47,10 @@ MODULES = re.compile(
 # What leads to the root file system.
 BOOT_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 
-MASKED = (
-    "getty.target apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer "
-    "e2scrub_reap.service systemd-binfmt.service proc-sys-fs-binfmt_misc.automount"
-).split()
+MASKED = [
+    *("getty.target", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer"),
+    *("e2scrub_all.timer", "e2scrub_reap.service", "systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount"),
+]
 
 TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -103,11 +105,11 @@ def _install(place: Path, rootfs: Path) -> str:
     )
     left_out = [f"--dpkgopt=path-exclude=/usr/share/{one}/*" for one in ("doc", "man", "locale", "info")]
     hook = f'--customize-hook=chroot "$1" sh -c {shlex.quote(download)}'
+    options = ["--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    recommended = '--aptopt=APT::Install-Recommends "false"'
+    sources = [f"deb {mirror} {RELEASE} main", f"deb {mirror}-security {RELEASE}-security main"]
     call(
-        ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        + ['--aptopt=APT::Install-Recommends "false"', *left_out, hook]
-        + [RELEASE, str(rootfs), f"deb {mirror} {RELEASE} main"]
-        + [f"deb {mirror}-security {RELEASE}-security main"],
+        ["mmdebstrap", *options, recommended, *left_out, hook, RELEASE, str(rootfs), *sources],
         place / "mmdebstrap.log",
     )
     [package] = (rootfs / "root").glob("linux-image-*.deb")
@@ -171,7 +173,11 @@ def _initial_disk(place: Path, rootfs: Path, version: str) -> None:
     names = "\n".join(str(one.relative_to(tree)) for one in sorted(tree.rglob("*")))
     archive = subprocess.run(
         [tree / "bin" / "busybox", "cpio", "-o", "-H", "newc"],
-        input=names.encode(), cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
+        input=names.encode(),
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
     )
     (place / "initrd").write_bytes(archive.stdout)
     shutil.rmtree(tree)

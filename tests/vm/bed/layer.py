@@ -22,9 +22,20 @@ VENV = f"/home/{USER}/.local/share/utter/venv"
 DISK_BYTES = 4 << 30
 # The guest's, Debian 12's. What is compiled for it has to be compiled with it.
 PYTHON = "3.11"
-_SOURCES = ("protocol", "runner", "plugins/utter_sdk", "plugins/utter_plugins", "systemd", "man", "README.md", "LICENSE")
+_SOURCES = (
+    "protocol",
+    "runner",
+    "plugins/utter_sdk",
+    "plugins/utter_plugins",
+    "systemd",
+    "man",
+    "README.md",
+    "LICENSE",
+)
 _REQUIREMENTS = (ROOT / "requirements.lock", BED / "requirements.txt")
 _UID = "1000:1000"
+# Where the guest's files take what pip is to install.
+_SHARED = "root"
 
 
 def wheels() -> Path:
@@ -73,13 +84,20 @@ def _build_environment(place: Path, guest: Path) -> None:
     require_root()
     rootfs = guest / "rootfs"
     shutil.rmtree(rootfs / VENV[1:], ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=rootfs / "tmp") as shared:
-        inside = "/tmp/" + Path(shared).name
+    with tempfile.TemporaryDirectory(dir=rootfs / _SHARED) as shared:
+        inside = f"/{_SHARED}/{Path(shared).name}"
         for one in wheels().glob("*.whl"):
             shutil.copy(one, shared)
         wheel = _own_wheel(Path(shared))
         chroot(rootfs, ["python3", "-m", "venv", VENV])
-        install = [f"{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        install = [
+            f"{VENV}/bin/pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+        ]
         chroot(rootfs, [*install, "--find-links", inside, f"{inside}/{wheel}[all]", "pocketsphinx"])
     shutil.move(rootfs / VENV[1:], place / "venv")
 
@@ -91,10 +109,17 @@ def _build_disk(place: Path, guest: Path, environment: Path) -> None:
     inside = rootfs / VENV[1:]
     shutil.rmtree(inside, ignore_errors=True)
     call(["cp", "-a", str(environment / "venv"), str(inside)])
-    with tempfile.TemporaryDirectory(dir=rootfs / "tmp") as shared:
+    with tempfile.TemporaryDirectory(dir=rootfs / _SHARED) as shared:
         wheel = _own_wheel(Path(shared))
-        install = [f"{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
-        chroot(rootfs, [*install, "--no-deps", "--force-reinstall", f"/tmp/{Path(shared).name}/{wheel}"])
+        install = [
+            f"{VENV}/bin/pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+        ]
+        chroot(rootfs, [*install, "--no-deps", "--force-reinstall", f"/{_SHARED}/{Path(shared).name}/{wheel}"])
     chroot(rootfs, ["chown", "-R", _UID, f"/home/{USER}"])
     make_disk(place / "runner.img", inside, DISK_BYTES)
     shutil.rmtree(inside)

@@ -106,17 +106,21 @@ def restored(guest: Path, directory: Path) -> Machine:
     )
     machine = Machine(directory, guest, drives, saved / "ready.ram")
     try:
-        # What reaches the serial port before its state is loaded is lost.
-        with Qmp(directory / "qmp", _RESTORED_SECONDS) as qmp:
-            deadline = time.monotonic() + _RESTORED_SECONDS
-            while (state := qmp.call("query-status")["status"]) != "running":
-                if time.monotonic() > deadline:
-                    raise BedError(f"The guest's state was not loaded within {_RESTORED_SECONDS:.0f} s: {state}.")
-                time.sleep(0.05)
+        _wait_loaded(directory)
     except BaseException:
         machine.kill()
         raise
     return machine
+
+
+def _wait_loaded(directory: Path) -> None:
+    """Wait until the guest runs: what reaches the serial port before its state is loaded is lost."""
+    with Qmp(directory / "qmp", _RESTORED_SECONDS) as qmp:
+        deadline = time.monotonic() + _RESTORED_SECONDS
+        while (state := qmp.call("query-status")["status"]) != "running":
+            if time.monotonic() > deadline:
+                raise BedError(f"The guest's state was not loaded within {_RESTORED_SECONDS:.0f} s: {state}.")
+            time.sleep(0.05)
 
 
 def build_all(*, tidy: bool = False) -> Path:

@@ -29,7 +29,9 @@ decoder = Decoder(
 def grammar(hints: list[str]) -> str:
     """A JSGF grammar of the hints that can be pronounced."""
     plain = (hint.lower() for hint in hints)
-    said = [hint for hint in plain if _PLAIN.fullmatch(hint) and all(decoder.lookup_word(word) for word in hint.split())]
+    said = [
+        hint for hint in plain if _PLAIN.fullmatch(hint) and all(decoder.lookup_word(word) for word in hint.split())
+    ]
     return "#JSGF V1.0;\ngrammar hints;\npublic <hint> = " + " | ".join(said) + ";\n"
 
 

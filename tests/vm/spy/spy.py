@@ -7,7 +7,6 @@ sandbox, so that what it cannot do inside is the sandbox's merit.
 from __future__ import annotations
 
 import ctypes
-import glob
 import os
 import socket
 from pathlib import Path
@@ -29,16 +28,11 @@ def connects(path: str) -> None:
 
 def keyboards() -> None:
     """Open every keyboard, as one that logs keys would."""
-    devices = glob.glob("/dev/input/event*")
+    devices = [*Path("/dev/input").glob("event*")]
     if not devices:
         raise FileNotFoundError("/dev/input/event*")
     for one in devices:
         os.close(os.open(one, os.O_RDONLY | os.O_NONBLOCK))
-
-
-def keys() -> None:
-    """Open what makes virtual keyboards."""
-    os.close(os.open("/dev/uinput", os.O_WRONLY | os.O_NONBLOCK))
 
 
 def sound_card() -> None:
@@ -58,7 +52,6 @@ def new_namespace() -> None:
 RUNNER = [0]
 ATTEMPTS = {
     "keyboards": keyboards,
-    "virtual keys": keys,
     "sound card": sound_card,
     "a secret file": secret,
     "the sound server": lambda: connects(f"{RUNTIME}/pipewire-0"),
@@ -79,7 +72,7 @@ def spy(params: dict[str, Any]) -> dict[str, str]:
 
 
 def tried(attempt: Any) -> str:
-    """"" if it came off, else why not; in a child, which is gone afterwards."""
+    """ "" if it came off, else why not; in a child, which is gone afterwards."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -100,7 +93,11 @@ def where(_params: dict[str, Any]) -> dict[str, str]:
     """What the kernel says of this process."""
     status = Path("/proc/self/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    return {"cgroup": Path("/proc/self/cgroup").read_text(), "seccomp": fields["Seccomp"], "privs": fields["NoNewPrivs"]}
+    return {
+        "cgroup": Path("/proc/self/cgroup").read_text(),
+        "seccomp": fields["Seccomp"],
+        "privs": fields["NoNewPrivs"],
+    }
 
 
 plugin.run()

@@ -58,6 +58,7 @@ TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
     "depmod": "kmod",
+    "setpriv": "util-linux",
     "dpkg-deb": "dpkg",
     "xz": "xz-utils",
 }

@@ -67,7 +67,8 @@ class Machine:
     def _command(self, guest: Path, disks: tuple[str, str], restore: Path | None) -> list[str]:
         shared = f"local,path={self.shared},mount_tag=host,security_model=none"
         return [
-            "qemu-system-x86_64",
+            # It ends with whoever started it, however that ends.
+            *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"),
             # 57-bit addresses cost a level of page table in every walk.
             *("-accel", "tcg,tb-size=512", "-cpu", "max,la57=off", "-M", "q35"),
             *("-m", str(MEMORY_MIB), "-smp", str(PROCESSORS)),

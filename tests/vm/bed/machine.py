@@ -7,6 +7,7 @@ puts into its shared directory. No accelerator and no network is used, so that i
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -153,8 +154,10 @@ def _build(place: Path, guest: Path) -> None:
     try:
         machine.port.settimeout(_BOOT_SECONDS)
         with machine.port.makefile("rb") as lines:
-            if not lines.readline():
-                raise BedError(f"The guest did not boot:\n{machine.console.read_text(errors='replace')[-2000:]}")
+            said = lines.readline()
+        if not said or not json.loads(said)["ready"]:
+            console = machine.console.read_text(errors="replace")[-2000:]
+            raise BedError(f"The guest did not boot: {said.decode()}\n{console}")
         time.sleep(_SETTLE_SECONDS)
         with Qmp(directory / "qmp", _BOOT_SECONDS) as qmp:
             # Not stopped before it is saved: it would be restored stopped.

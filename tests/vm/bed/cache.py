@@ -50,10 +50,17 @@ def key_of(*parts: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def built(name: str, key: str, build: Callable[[Path], None]) -> Path:
-    """The directory `name-key`, which `build` fills if it is not there."""
+def built(name: str, key: str, build: Callable[[Path], None], lock: str = "") -> Path:
+    """The directory `name-key`, which `build` fills if it is not there.
+
+    Args:
+        name: what it is.
+        key: `key_of` everything that goes into it.
+        build: gets a directory to fill; what it raises leaves nothing behind that counts.
+        lock: what else must not be built at the same time, by a common name; else only this.
+    """
     place = CACHE / f"{name}-{key}"
-    with _locked(name):
+    with _locked(lock or name):
         if not place.is_dir():
             started = time.monotonic()
             say(f"building {name}")

@@ -34,6 +34,8 @@ _SOURCES = (
 )
 _REQUIREMENTS = (ROOT / "requirements.lock", BED / "requirements.txt")
 _UID = "1000:1000"
+# Both install into the same files.
+_LOCK = "chroot"
 # Where the guest's files take what pip is to install.
 _SHARED = "root"
 
@@ -51,7 +53,9 @@ def runner_disk(guest: Path) -> Path:
     """
     environment = _environment(guest)
     sources = [ROOT / one for one in _SOURCES if (ROOT / one).exists()]
-    return built("runner", key_of(environment.name, *sources), lambda place: _build_disk(place, guest, environment))
+    return built(
+        "runner", key_of(environment.name, *sources), lambda place: _build_disk(place, guest, environment), _LOCK
+    )
 
 
 def in_use(guest: Path) -> tuple[Path, ...]:
@@ -61,7 +65,7 @@ def in_use(guest: Path) -> tuple[Path, ...]:
 
 def _environment(guest: Path) -> Path:
     recipe = [Path(__file__), *_REQUIREMENTS, ROOT / "pyproject.toml", guest.name]
-    return built("environment", key_of(*recipe), lambda place: _build_environment(place, guest))
+    return built("environment", key_of(*recipe), lambda place: _build_environment(place, guest), _LOCK)
 
 
 def _build_wheels(place: Path) -> None:

@@ -4,6 +4,7 @@
 #   make test      the test suite (what CI runs after `make check`)
 #   make check     ruff, mypy, import-linter, generated files
 #   make test-all  the suite on every interpreter found: 3.11, 3.12, 3.13
+#   make test-vm   the runner as a user's service in an emulated machine, which is built first (root, once)
 #   make bench     the figures, each beside its floor
 #   make soak      an hour of audio in some minutes while everything around it fails; SOAK_SECONDS=86400 for longer
 #   make fuzz      a million mutated frames against everything that reads frames
@@ -24,7 +25,7 @@ SOAK_ARGS ?=
 PROPERTIES_ARGS ?=
 MUTANTS_ARGS ?=
 
-.PHONY: run test check test-all bench soak fuzz properties mutants docs lock clean setup system
+.PHONY: run test check test-all test-vm bench soak fuzz properties mutants docs lock clean setup system
 
 setup: $(VENV)/.complete
 
@@ -65,6 +66,16 @@ test-all: setup
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test VENV=.venv-$$version VERSION=$$version; \
 	done
+
+# Two guests side by side; the tests of one file share a guest.
+test-vm: setup $(STAMPS)/system-vm
+	PYTHONPATH=tests $(BIN)/python -m vm.bed build
+	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadfile $(PYTEST_ARGS)
+
+$(STAMPS)/system-vm: scripts/system-packages
+	@mkdir -p $(STAMPS)
+	scripts/system-packages --vm
+	@touch $@
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py

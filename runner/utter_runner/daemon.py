@@ -149,7 +149,7 @@ class Daemon:
         self._registry = load_registry()
         self._ops = OpRegistry()
         candidates = CandidateStore()
-        self._offers = Offers(self._ops, candidates)
+        self._offers = Offers(self._ops, candidates, timeout=lambda: self._config.runner.handshake_timeout_ms / 1000)
         hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
         emit = self._emit

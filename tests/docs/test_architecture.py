@@ -34,7 +34,8 @@ def test_files_exist(path: str) -> None:
 
 
 def test_names_exist() -> None:
-    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", ROOT / "tests" / "bench", ROOT / "tests" / "soak")
+    tests = (ROOT / "tests" / one for one in ("bench", "soak", "vm"))
+    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", *tests)
     source = "\n".join(path.read_text() for root in roots for path in root.rglob("*.py"))
     words = set(re.findall(r"\w+", source))
     names = [span for span in spans() if _NAME.fullmatch(span) and not _PATH.fullmatch(span)]

@@ -18,7 +18,7 @@ from utter_runner.policy import AdvertiseError, CandidateLimitError
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from msgspec import Raw
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASK_SECONDS = 10.0
-
 
 class Offers:
     """Asks plugins, and remembers.
@@ -36,10 +34,13 @@ class Offers:
     Args:
         ops: the table of ops.
         candidates: what may be picked under `screen`.
+        timeout: asked for the seconds that each answer may take. A plugin that is asked is still starting, so that
+            it is the handshake's bound: whoever raises that for a slow machine means this, too.
     """
 
-    def __init__(self, ops: OpRegistry, candidates: CandidateStore) -> None:
+    def __init__(self, ops: OpRegistry, candidates: CandidateStore, *, timeout: Callable[[], float]) -> None:
         self._ops = ops
+        self._timeout = timeout
         self._candidates = candidates
         self._hints: dict[str, list[str]] = {}
 
@@ -50,7 +51,7 @@ class Offers:
             return
         offered = instance.handshake.methods
         if "action.capabilities" in offered:
-            raw = await peer.call("action.capabilities", timeout=ASK_SECONDS)
+            raw = await peer.call("action.capabilities", timeout=self._timeout())
             answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
             try:
                 self._ops.advertise(instance.id, answer.ops)
@@ -59,10 +60,10 @@ class Offers:
         elif "input.inject" in offered:
             self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
         if "knowledge.catalog" in offered:
-            raw = await peer.call("knowledge.catalog", timeout=ASK_SECONDS)
+            raw = await peer.call("knowledge.catalog", timeout=self._timeout())
             self._take_catalog(instance, decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id))
         if "router.hints" in offered:
-            raw = await peer.call("router.hints", timeout=ASK_SECONDS)
+            raw = await peer.call("router.hints", timeout=self._timeout())
             self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
 
     def _take_catalog(self, instance: Instance, catalog: CatalogResult) -> None:
@@ -90,7 +91,7 @@ class Offers:
             elif result is not None:
                 self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
 
-        instance.request("router.hints", b"{}", on_reply, timeout=ASK_SECONDS)
+        instance.request("router.hints", b"{}", on_reply, timeout=self._timeout())
 
     def hints(self, instances: Iterable[Instance]) -> list[str]:
         """The phrases of those that run."""

@@ -47,7 +47,7 @@ from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_o
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
-from utter_runner.host.offers import ASK_SECONDS, Offers
+from utter_runner.host.offers import Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
@@ -371,7 +371,8 @@ class Daemon:
     async def _start(self, nursery: trio.Nursery) -> None:
         # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
         nursery.start_soon(self._voice.run)
-        self._manager.extend(self._config.runner.handshake_timeout_ms / 1000 + ASK_SECONDS + self._stop_seconds())
+        # The handshake, what a plugin is asked before it is admitted, and then an early end.
+        self._manager.extend(2 * self._config.runner.handshake_timeout_ms / 1000 + self._stop_seconds())
         started = trio.Event()
 
         async def supervise() -> None:

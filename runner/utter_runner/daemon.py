@@ -20,6 +20,7 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
+from utter_protocol.drift import Announced, tool_of
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
@@ -49,12 +50,13 @@ from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry
+from utter_runner.operate.watching import MAX_SAID, DriftError, DriftWatch
+from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, canonical_op
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
-from utter_runner.supervision.launch import Inherited
+from utter_runner.supervision.launch import Inherited, SpawnError
 from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 
     from msgspec import Raw
 
+    from utter_protocol.drift import DriftResult
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config
@@ -126,6 +129,7 @@ class Daemon:
         self._reactor = Reactor()
         self._deadlines = Deadlines()
         self._registry = load_registry()
+        self._drift = DriftWatch(lambda: self._config, environ, self._state_changed)
         self._ops = OpRegistry()
         self._candidates = CandidateStore()
         hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
@@ -154,6 +158,7 @@ class Daemon:
             on_change=self._plugin_changed,
             launched=launched,
             inherit=self._inherit,
+            allow=self._allow,
         )
         self._notifications = Notifications(environ) if config.policy.notify else None
         voice = config.voice
@@ -247,6 +252,7 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            drift=self._look_for_drift,
             sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -354,6 +360,7 @@ class Daemon:
         self._state_changed()
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.run)
+        nursery.start_soon(self._drift.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -371,21 +378,54 @@ class Daemon:
 
     # ---- plugins come and go
 
+    async def _allow(self, spec: PluginSpec) -> None:
+        """Let a plugin be started unless it has drifted and that matters. Raises SpawnError."""
+        try:
+            await self._drift.check(spec.id, spec.made_of)
+        except DriftError as error:
+            raise SpawnError(str(error)) from None
+
+    def _meet(self, instance: Instance, ops: Sequence[Op]) -> None:
+        """Hold what a plugin says of itself against the record. Raises RpcError."""
+        handshake = instance.handshake
+        if handshake is None:
+            return
+        spec = instance.spec
+        announced = Announced(
+            version=handshake.version[:MAX_SAID],
+            protocol=handshake.protocol,
+            abi=handshake.negotiated.abi,
+            permissions=[one[:MAX_SAID] for one in handshake.permissions if one not in spec.permissions],
+            tools={canonical_op(op.op) or op.op: tool_of(op) for op in ops},
+        )
+        try:
+            self._drift.meet(instance.id, announced)
+        except DriftError as error:
+            data = {"axis": "lockfile", **msgspec.to_builtins(error.drift)}
+            raise RpcError(ErrorCode.INCOMPATIBLE, str(error), data) from None
+
+    async def _look_for_drift(self, _params: Raw) -> DriftResult:
+        await self._drift.look()
+        return self._drift.result()
+
     async def _prepare(self, instance: Instance) -> None:
         """Learn what a plugin offers before it is admitted. Raises RpcError."""
         peer = instance.peer
         if peer is None or instance.handshake is None:
             return
         offered = instance.handshake.methods
+        ops: list[Op] = []
         if "action.capabilities" in offered:
             raw = await peer.call("action.capabilities", timeout=_PREPARE_SECONDS)
-            answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
+            ops = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id).ops
             try:
-                self._ops.advertise(instance.id, answer.ops)
+                self._ops.advertise(instance.id, ops)
             except AdvertiseError as error:
                 raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
         elif "input.inject" in offered:
-            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
+            ops = [Op(op="input", side_effect="destructive")]
+            self._ops.advertise(instance.id, ops)
+        self._meet(instance, ops)
         if "knowledge.catalog" in offered:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
@@ -501,7 +541,9 @@ class Daemon:
             "clients": self._server.count,
             "content_logging": self._config.log.content,
             "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
-            "warnings": [*self._warnings, *self._socket_warnings()],
+            "locked": self._drift.locked,
+            "drift": msgspec.to_builtins(self._drift.drift),
+            "warnings": [*self._warnings, *self._socket_warnings(), *self._drift.warnings()],
         }
 
 

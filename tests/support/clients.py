@@ -12,6 +12,7 @@ import trio.testing
 
 from support.stage import Desk, Person
 from utter_protocol.capabilities import load_registry
+from utter_protocol.drift import DriftResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
@@ -36,6 +37,8 @@ from utter_runner.voice.fakes import FakeFeed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from msgspec import Raw
 
     from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
@@ -262,6 +265,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            drift=self.look_for_drift,
             sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -292,6 +296,10 @@ class House(Desk):
     async def list_devices(self) -> AudioDevices:
         await trio.lowlevel.checkpoint()
         return self.devices
+
+    async def look_for_drift(self, _params: Raw) -> DriftResult:
+        await trio.lowlevel.checkpoint()
+        return DriftResult(locked=False, drift=[], announced={})
 
     def wav_to_pcm(self, wav: bytes) -> bytes:
         self.wavs.append(wav)

@@ -138,6 +138,7 @@ class ClientApi:
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
+        drift: looks at the plugins on disk, and returns what `runner.drift` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -159,6 +160,7 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
+        drift: Callable[[Raw], Awaitable[object]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -211,6 +213,7 @@ class ClientApi:
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
+            "runner.drift": drift,
             "audio.devices": lambda _params: self._devices(),
         }
 

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+async def _anything(_spec: PluginSpec) -> None:
+    """Let every plugin be started."""
+
+
 class _Life:
     """What the supervisor keeps about one instance."""
 
@@ -68,6 +72,7 @@ class Supervisor:
         on_change: called after every change of a plugin's status.
         launched: processes of first epochs that run already, by plugin id.
         inherit: makes the descriptors for one process that inherits the audio ring.
+        allow: awaited before each epoch; what it raises as SpawnError keeps the plugin from being started.
     """
 
     def __init__(
@@ -86,7 +91,9 @@ class Supervisor:
         on_change: Callable[[Instance], None],
         launched: Mapping[str, Launched] | None = None,
         inherit: Callable[[], Inherited] | None = None,
+        allow: Callable[[PluginSpec], Awaitable[None]] = _anything,
     ) -> None:
+        self._allow = allow
         self._registry = registry
         self._timing = timing
         self._prepare = prepare
@@ -260,6 +267,7 @@ class Supervisor:
         connection = None if instance.spec.spawn else await self._wait_other(life)
         instance.move("spawn")
         try:
+            await self._may_start(life, connection)
             instance.start(connection)
         except SpawnError as error:
             return self._fail(life, str(error))
@@ -286,6 +294,15 @@ class Supervisor:
         self._settle(life)
         self._changed()
         return await life.instance.wait_other()
+
+    async def _may_start(self, life: _Life, connection: socket.socket | None) -> None:
+        """Return if it may be started now. Raises SpawnError, and then nobody has the connection any more."""
+        try:
+            await self._allow(life.instance.spec)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
 
     async def _watch_end(self, life: _Life, scope: trio.CancelScope) -> None:
         await life.instance.wait_end()

@@ -379,14 +379,14 @@ class Daemon:
     # ---- plugins come and go
 
     async def _allow(self, spec: PluginSpec) -> None:
-        """Let a plugin be started unless it has drifted and that matters. Raises SpawnError."""
+        """Let a plugin be started, unless it has drifted and that matters. Raises SpawnError."""
         try:
             await self._drift.check(spec.id, spec.made_of)
         except DriftError as error:
             raise SpawnError(str(error)) from None
 
-    def _meet(self, instance: Instance, ops: Sequence[Op]) -> None:
-        """Hold what a plugin says of itself against the record. Raises RpcError."""
+    async def _meet(self, instance: Instance, ops: Sequence[Op]) -> None:
+        """Hold what a plugin says of itself, and what it is by now, against the record. Raises RpcError."""
         handshake = instance.handshake
         if handshake is None:
             return
@@ -400,6 +400,7 @@ class Daemon:
         )
         try:
             self._drift.meet(instance.id, announced)
+            await self._drift.check_again(instance.id, spec.made_of)
         except DriftError as error:
             data = {"axis": "lockfile", **msgspec.to_builtins(error.drift)}
             raise RpcError(ErrorCode.INCOMPATIBLE, str(error), data) from None
@@ -425,7 +426,7 @@ class Daemon:
         elif "input.inject" in offered:
             ops = [Op(op="input", side_effect="destructive")]
             self._ops.advertise(instance.id, ops)
-        self._meet(instance, ops)
+        await self._meet(instance, ops)
         if "knowledge.catalog" in offered:
             raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
             catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)

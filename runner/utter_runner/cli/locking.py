@@ -19,7 +19,7 @@ from utter_runner.cli.text import document, harmless
 from utter_runner.operate.errors import Untrusted
 
 if TYPE_CHECKING:
-    from utter_protocol.drift import Announced
+    from utter_protocol.drift import DriftResult
     from utter_runner.operate.locking import Lock
 
 ConfigFile = Annotated[
@@ -46,7 +46,7 @@ def lock(
     asked of the runner; without one, that part stays as it was recorded. With --yes a plugin that asks for more
     permissions than are recorded is refused, unless --accept-permissions is given.
     """
-    found, runs = _examined(config, plugins or [], socket, token_file)
+    found, runner = _examined(config, plugins or [], socket, token_file)
     for name, why in found.unclear.items():
         say(f"{name} is left as it is recorded: {why}")
     for one in found.proposals:
@@ -54,7 +54,7 @@ def lock(
     if found.proposals:
         _agree(found, yes=yes, widen=accept_permissions)
         written(found.accept)
-        if runs:
+        if runner:
             _look(socket, token_file)
     if as_json:
         print(document(_answer(found)))
@@ -63,8 +63,10 @@ def lock(
     else:
         print("Nothing has changed since it was recorded.")
     if found.silent:
-        why = "the runner has not met them" if runs else "no runner could be asked"
+        why = "the runner has not met them" if runner else "no runner could be asked"
         say(f"What the processes of {', '.join(found.silent)} say is left as it was recorded: {why}.")
+    if runner and runner.locked and found.proposals:
+        say("What the runner has refused before is started by `utter plugins start ID`.")
     return Exit.FAILED if found.unclear else Exit.DONE
 
 
@@ -86,28 +88,29 @@ def drift(
     return Exit.FAILED if found.drift else Exit.DONE
 
 
-def _examined(config: str | None, plugins: list[str], socket: str | None, token_file: str | None) -> tuple[Lock, bool]:
-    """What is there, and whether a runner could be asked."""
+def _examined(
+    config: str | None, plugins: list[str], socket: str | None, token_file: str | None
+) -> tuple[Lock, DriftResult | None]:
+    """What is there, and what the runner says of it."""
     from utter_runner.cli.packages import configuration  # noqa: PLC0415 - only these commands need it
     from utter_runner.operate.locking import examine  # noqa: PLC0415 - see above
 
     settings = configuration(config)
-    announced = _look(socket, token_file)
+    runner = _look(socket, token_file)
+    announced = runner.announced if runner else {}
     places = user_places()
-    found = written(lambda: examine(settings, os.environ, places, announced or {}, plugins))
-    return found, announced is not None
+    return written(lambda: examine(settings, os.environ, places, announced, plugins)), runner
 
 
-def _look(socket: str | None, token_file: str | None) -> dict[str, Announced] | None:
-    """Have the runner look again, and return what its plugins' processes say; None if it cannot be asked."""
+def _look(socket: str | None, token_file: str | None) -> DriftResult | None:
+    """Have the runner look again, and return what it finds; None if it cannot be asked."""
     from utter_protocol.drift import DriftResult  # noqa: PLC0415 - only these commands need it
     from utter_protocol.errors import RpcError  # noqa: PLC0415 - see above
     from utter_runner.cli.connection import Target  # noqa: PLC0415 - see above
     from utter_sdk.client import RunnerUnavailable  # noqa: PLC0415 - see above
 
     try:
-        answer = fetch("runner.drift", Target(socket, token_file))
-        return msgspec.convert(answer, DriftResult).announced
+        return msgspec.convert(fetch("runner.drift", Target(socket, token_file)), DriftResult)
     except RunnerUnavailable:
         return None
     except (RpcError, msgspec.ValidationError) as error:

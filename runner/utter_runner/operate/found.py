@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from utter_protocol.manifest import ManifestError, load_with_text
+from utter_protocol.manifest import load_with_text
 from utter_protocol.packages import MANIFEST_NAME, PackageError, manifest_for, user_directories
 from utter_runner.operate.contents import contents_of, file_digest, open_regular
 from utter_runner.operate.drift import Found
@@ -64,8 +64,8 @@ def survey(config: Config, environ: Mapping[str, str], places: Places, record: M
     for entry in config.plugin:
         try:
             manifest = manifest_for(entry.id, entry.manifest, directories, own_command=entry.entrypoint is not None)
-        except (PackageError, OSError, RuntimeError) as error:
-            found[entry.id] = Found(problem=f"{error}")
+        except (PackageError, OSError, RuntimeError, ValueError) as error:
+            found[entry.id] = Found(problem=why(error))
             continue
         if manifest is not None or entry.entrypoint is not None:
             found[entry.id] = looked_at(entry.id, Subject(manifest, entry.entrypoint or (), entry.cwd), environ)
@@ -82,18 +82,23 @@ def looked_at(plugin: str, subject: Subject, environ: Mapping[str, str]) -> Foun
     """As `look`, with what is wrong as the finding's problem."""
     try:
         return look(plugin, subject, environ).found
-    except (ManifestError, OperateError) as error:
-        return Found(problem=f"{error}")
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return Found(problem=f"{place}{error.strerror or error}.")
+    except (OSError, ValueError, OperateError) as error:
+        return Found(problem=why(error))
+
+
+def why(error: Exception) -> str:
+    """Why something could not be looked at, as a sentence with the path that it is about."""
+    if not isinstance(error, OSError):
+        return f"{error}"
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}."
 
 
 def look(plugin: str, subject: Subject, environ: Mapping[str, str], limits: Limits | None = None) -> Seen:
     """What there is of one plugin now.
 
     Raises:
-        ManifestError, OperateError, OSError: that cannot be told.
+        OperateError, OSError, ValueError: that cannot be told; a ManifestError is a ValueError.
     """
     limits = limits or Limits()
     if subject.manifest is None:

@@ -8,25 +8,25 @@ found. Without `locked` nothing is refused and nothing waits.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import trio
 
-from utter_protocol.drift import DriftResult
-from utter_protocol.manifest import ManifestError
+from utter_protocol.drift import Drift, DriftResult
 from utter_runner.operate import lockfile
 from utter_runner.operate.contents import drop_left_out
 from utter_runner.operate.drift import Found, compare, differences, mends, of_process, sentences, unreadable
 from utter_runner.operate.errors import OperateError
-from utter_runner.operate.found import Subject, look, survey
+from utter_runner.operate.found import Subject, look, survey, why
 from utter_runner.operate.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from utter_protocol.drift import Announced, Drift
+    from utter_protocol.drift import Announced
     from utter_runner.config import Config
     from utter_runner.operate.lockfile import Entry
 
@@ -95,7 +95,7 @@ class DriftWatch:
         self._announced: dict[str, Announced] = {}
         self._checked: dict[str, Entry] = {}
         self._drift: list[Drift] = []
-        self._warned: set[str] = set()
+        self._warned: list[str] = []
 
     @property
     def locked(self) -> bool:
@@ -158,9 +158,9 @@ class DriftWatch:
         if drift == self._drift:
             return
         self._drift = drift
-        for text in self.warnings():
-            if text not in self._warned:
-                self._warned.add(text)
+        before, self._warned = self._warned, self.warnings()
+        for text in self._warned:
+            if text not in before:
                 logger.warning("%s", text)
         self._on_change()
 
@@ -179,33 +179,45 @@ class DriftWatch:
         """
         self._checked.pop(plugin, None)
         if self.locked:
-            self._checked[plugin] = await trio.to_thread.run_sync(self._check, plugin, origin)
+            self._checked[plugin] = await trio.to_thread.run_sync(partial(self._check, plugin, origin, clean=True))
 
-    def _check(self, plugin: str, origin: Origin) -> Entry:
+    async def check_again(self, plugin: str, origin: Origin) -> None:
+        """Hold a plugin that was started after `check`, and has loaded its files since, against the same entry.
+
+        Raises:
+            DriftError: the record, or what is there, has changed meanwhile.
+        """
+        entry = self._checked.get(plugin)
+        if not self.locked or entry is None:
+            return
+        now = await trio.to_thread.run_sync(partial(self._check, plugin, origin, clean=False))
+        if now != entry:
+            what = f"The record of {plugin} was changed while it was started."
+            drift = Drift(plugin=plugin, field="digest", recorded=entry.digest, found=now.digest, detail=what)
+            raise DriftError(drift, f"`utter plugins start {plugin}` starts it anew.")
+
+    def _check(self, plugin: str, origin: Origin, *, clean: bool) -> Entry:
         try:
             entry = lockfile.read(Places.of(self._environ).lockfile).get(plugin)
         except OperateError as error:
             raise DriftError(unreadable(str(error))) from None
-        manifest = Path(origin.manifest) if origin.manifest else None
+        subject = Subject(Path(origin.manifest) if origin.manifest else None, origin.command, origin.cwd)
+        text_digest = ""
         try:
-            if manifest is not None:
-                drop_left_out(manifest.parent)
-            found = self._as_started(plugin, Subject(manifest, origin.command, origin.cwd), origin.text_digest)
-        except (ManifestError, OperateError) as error:
-            found = Found(problem=f"{error}")
-        except OSError as error:
-            found = Found(problem=f"{error.filename or manifest}: {error.strerror or error}.")
+            if subject.manifest is not None and clean:
+                drop_left_out(subject.manifest.parent)
+            found, text_digest = look(plugin, subject, self._environ)
+        except (OSError, ValueError, OperateError) as error:
+            found = Found(problem=why(error))
         drift = differences(plugin, entry, found)
         if drift or entry is None:
             raise DriftError(drift[0], mends(plugin, entry))
+        if text_digest != origin.text_digest and subject.manifest is not None:
+            what = f"{subject.manifest} is not what it was when the runner read it for the start."
+            was, now = f"sha256:{origin.text_digest}", f"sha256:{text_digest}"
+            drifted = Drift(plugin=plugin, field="digest", recorded=was, found=now, detail=what)
+            raise DriftError(drifted, "`utter reload`, or a restart of the runner, reads it again.")
         return entry
-
-    def _as_started(self, plugin: str, subject: Subject, text_digest: str) -> Found:
-        """What is there, if the manifest is still what the plugin's spec was made of."""
-        seen = look(plugin, subject, self._environ)
-        if subject.manifest is not None and seen.manifest != text_digest:
-            raise OperateError(f"{subject.manifest} was changed since it was read for the start: restart the runner.")
-        return seen.found
 
     def meet(self, plugin: str, announced: Announced) -> None:
         """A plugin that was started has said what it is; it is not admitted yet.

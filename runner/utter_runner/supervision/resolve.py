@@ -120,10 +120,9 @@ def resolve(
         package=str(directory.absolute()) if directory is not None else None,
         made_of=Origin(
             manifest=str(path.absolute()) if manifest is not None else "",
-            text_digest=hashlib.sha256(text.encode()).hexdigest(),
+            text_digest=hashlib.sha256(text.encode()).hexdigest() if manifest is not None else "",
             command=tuple(entry.entrypoint or ()),
             cwd=entry.cwd,
-            granted=tuple(entry.permissions),
         ),
         visible=_named_files(argv) if entry.entrypoint is not None else (),
         read_paths=tuple(entry.read_paths),

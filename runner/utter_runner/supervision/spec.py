@@ -34,17 +34,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         manifest: the manifest's path; empty without one.
-        text_digest: the SHA-256 of the manifest's text, in hexadecimal.
+        text_digest: the SHA-256 of the manifest's text, in hexadecimal; empty without one.
         command: the entrypoint that the config gives, as it stands there; empty if the manifest's is run.
         cwd: the working directory that the config gives.
-        granted: the permissions that the config adds to those of the plugin.
     """
 
     manifest: str = ""
     text_digest: str = ""
     command: tuple[str, ...] = ()
     cwd: str | None = None
-    granted: tuple[str, ...] = ()
 
 
 class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):

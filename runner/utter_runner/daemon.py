@@ -38,6 +38,7 @@ from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
+from utter_runner.config.log_fields import about
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
@@ -437,6 +438,7 @@ class Daemon:
                     "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
                     "not come from there",
                     instance.id,
+                    extra=about(instance),
                 )
                 catalog.candidates = []
             try:
@@ -444,7 +446,7 @@ class Daemon:
                     catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
                 )
             except CandidateLimitError as error:
-                logger.warning("%s: %s", instance.id, error)
+                logger.warning("%s: %s", instance.id, error, extra=about(instance))
         if "router.hints" in offered:
             raw = await peer.call("router.hints", timeout=_PREPARE_SECONDS)
             self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
@@ -479,7 +481,7 @@ class Daemon:
     def _hints_changed(self, instance: Instance, _params: Raw) -> None:
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
             if error is not None:
-                logger.warning("%s: router.hints: %s", instance.id, error)
+                logger.warning("%s: router.hints: %s", instance.id, error, extra=about(instance))
             elif result is not None:
                 self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
 

@@ -16,13 +16,13 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from utter_protocol.packages import user_directories
-from utter_protocol.printable import harmless
 from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
-from utter_runner.config.secret import find_secret
+from utter_runner.config.secret import find_secret, secret_file
+from utter_runner.operate.log_handlers import log_handler
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
@@ -62,7 +62,14 @@ def plugin_specs(
     """
     specs: list[PluginSpec] = []
     problems: list[str] = []
-    find = partial(find_secret, environ=environ, base=Path(config.path).absolute().parent)
+    base = Path(config.path).absolute().parent
+    secret_files: list[str] = []
+
+    def find(reference: str) -> str:
+        if file := secret_file(reference, base):
+            secret_files.append(str(file))
+        return find_secret(reference, environ, base)
+
     directories: list[str | Path] = [*config.runner.plugin_dirs, *user_directories(environ)]
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
@@ -83,7 +90,7 @@ def plugin_specs(
     if config.security.enforce:
         from utter_runner.supervision.sandbox.confine import confine  # noqa: PLC0415 - not loaded where nobody wants it
 
-        specs, refused = confine(specs, config, environ)
+        specs, refused = confine(specs, config, environ, secret_files)
         problems += refused
     return specs, problems
 
@@ -101,24 +108,6 @@ def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> N
         if spec.spawn and not spec.inherits_ring:
             with suppress(SpawnError):
                 launched[spec.id] = launch(spec, 1, os.environ)
-
-
-class LineFormatter(logging.Formatter):
-    """One printable line for each record, and under it the lines of its traceback, indented: nobody forges another."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
-        """Make the first line."""
-        return harmless(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        """Make the lines below."""
-        head, *lines = super().formatException(ei).split("\n")
-        return "\n".join([harmless(head), *(f"  {harmless(line)}" for line in lines)])
-
-
-def _log_stream() -> TextIO:
-    """Return stderr by another descriptor: PortAudio's bindings redirect number 2 while they look for devices."""
-    return os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
 
 
 def _check(config: Config, path: Path, plugins: int, problems: list[str]) -> int:
@@ -154,9 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
         return EXIT_USAGE
     level = options.log_level or config.log.level
-    handler = logging.StreamHandler(_log_stream())
-    handler.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[log_handler(os.environ)])
     specs, problems = plugin_specs(config, os.environ, thorough=options.check)
     problems += config.warnings
     if options.check:

@@ -349,3 +349,23 @@ def test_every_method_is_answered_byte_for_byte_alike(tmp_path: Path, method: st
     different, known = trio.run(compare)
     assert different == known
     assert b"-32003" in known
+
+
+# ---- complaints about them
+
+
+ACK = b'{"jsonrpc":"2.0","method":"stream.ack","params":{"stream":1}}'
+UNKNOWN = b'{"jsonrpc":"2.0","method":"nothing.at_all"}'
+
+
+@pytest.mark.parametrize("data", [encode_frame(ACK), b"junk\r\n" + encode_frame(UNKNOWN)], ids=["ack", "junk"])
+async def test_what_it_does_wrong_a_thousand_times_is_not_said_a_thousand_times(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path) as made:
+        client = await made.client()
+        for _ in range(100):
+            await client.stream.send_all(data * 10)
+            await client.call("runner.status")
+        said = [one for one in caplog.messages if "stream.ack" in one or "no frame" in one]
+        assert 1 <= len(said) <= 60

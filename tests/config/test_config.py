@@ -20,7 +20,7 @@ from utter_runner.config.schema import FORBIDDEN_SCHEMES, PluginId
 from utter_runner.policy import PolicyRules, canonical_op, urls
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
-SECTIONS = [name for name in Config.__struct_fields__ if name not in {"path", "warnings"}]
+SECTIONS = [name for name in Config.__struct_fields__ if name not in {"path", "warnings", "secret_files"}]
 
 
 def problems(text: str) -> list[str]:

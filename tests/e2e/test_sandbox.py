@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,61 @@ def test_where_its_sandbox_cannot_be_made_a_plugin_is_not_run(tmp_path: Path) ->
         (words,) = [one for one in status["warnings"] if "good" in one]
         assert words.startswith("Plugin good is not run: [security] enforce = true")
         assert "there is no program bwrap in PATH" in words
+
+
+READER = """
+import pathlib
+from utter_sdk import Plugin
+
+plugin = Plugin("reader", version="1.0.0", kind="action")
+
+@plugin.method("read")
+def read(params: dict) -> dict:
+    try:
+        return {"found": pathlib.Path(params["path"]).read_text()}
+    except OSError as error:
+        return {"found": "", "error": str(error)}
+
+plugin.run()
+"""
+
+
+def test_with_the_whole_home_directory_it_still_has_none_of_the_runners_files(tmp_path: Path) -> None:
+    """Wherever they lie, and whatever links lead there."""
+    home = tmp_path / "home"
+    for name in ("dotfiles", "state/utter", "secrets", "package"):
+        (home / name).mkdir(parents=True)
+    (home / "note").write_text("mine")
+    for name in ("token", "key"):
+        (home / "secrets" / name).write_text(f"canary-of-a-{name}-that-is-long")
+        (home / "secrets" / name).chmod(0o600)
+    (home / "package" / "reader.py").write_text(READER)
+    (tmp_path / "runner.toml").symlink_to("home/dotfiles/runner.toml")
+    (tmp_path / "state").symlink_to("home/state")
+    (tmp_path / "run").mkdir(mode=0o700)
+    config = f"""{ENFORCE}
+[socket]
+token = "file:{home}/secrets/token"
+[[plugin]]
+id = "reader"
+entrypoint = ["{sys.executable}", "{home}/package/reader.py"]
+permissions = ["files.read"]
+secret_env = {{ KEY = "file:{home}/secrets/key" }}
+"""
+    env = environment(tmp_path / "run", HOME=str(home), XDG_STATE_HOME=str(tmp_path / "state"))
+    with (
+        Daemon(tmp_path, config, env=env) as daemon,
+        daemon.client("canary-of-a-token-that-is-long") as client,
+    ):
+        (home / "state" / "utter" / "tokens.toml").write_text("hashes")
+
+        def read(name: str) -> str:
+            request = {"plugin": "reader", "method": "read", "params": {"path": f"{home}/{name}"}}
+            return str(client.call("runner.invoke", request, timeout=30)["found"])
+
+        assert read("note") == "mine"
+        kept = ["dotfiles/runner.toml", "secrets/token", "secrets/key", "state/utter/tokens.toml"]
+        assert {name: read(name) for name in kept} == dict.fromkeys(kept, "")
 
 
 def test_one_that_is_left_out_is_warned_of(tmp_path: Path) -> None:

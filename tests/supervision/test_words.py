@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from utter_runner.main import LineFormatter
+from utter_runner.operate.log_handlers import LineFormatter
 from utter_runner.supervision.words import CUT, HIDDEN, MAX_LINE, Words
 
 MODEL = settings(derandomize=True, database=None, deadline=None, max_examples=500)

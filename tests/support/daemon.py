@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -125,6 +125,8 @@ class Daemon:
         env: Mapping[str, str] | None = None,
         wait: bool = True,
         quiet: bool = True,
+        program: Sequence[str] = ("-m", "utter_runner"),
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.runtime = directory / "run"
         self.runtime.mkdir(mode=0o700, exist_ok=True)
@@ -134,14 +136,17 @@ class Daemon:
         self.env = dict(env) if env is not None else environment(self.runtime)
         self.log: list[str] = []
         self._wait = wait
+        self._program = program
+        self._pass_fds = pass_fds
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it; returns when it is ready."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "utter_runner", "--config", str(self.config)],
+            [sys.executable, *self._program, "--config", str(self.config)],
             env=self.env,
             stdin=subprocess.DEVNULL,
+            pass_fds=self._pass_fds,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -24,6 +24,7 @@ from utter_protocol.audit import (
     canonical_json,
 )
 from utter_protocol.errors import ErrorCode
+from utter_runner.config.log_fields import about, in_session
 from utter_runner.policy import Confirm, Deny
 from utter_runner.policy.builtin import ArgumentError
 from utter_runner.policy.json_values import copy_args
@@ -119,6 +120,11 @@ class Record:
         self._result = AuditResult(status="error")
         self._plugin = "" if isinstance(decision, Deny) else decision.plugin
         self._epoch = 0
+
+    @property
+    def log_fields(self) -> dict[str, str | int]:
+        """`extra` of log records about it."""
+        return about(self._plugin, self._session) if self._plugin else in_session(self._session)
 
     def asked(
         self, state: Literal["approved", "denied", "timed_out", "withdrawn"] = "withdrawn", surface: str = ""
@@ -226,7 +232,7 @@ class AuditTrail:
         try:
             self._waiting.append(record.entry(content=self._content))
         except Exception:
-            logger.exception("a step could not be recorded")
+            logger.exception("a step could not be recorded", extra=record.log_fields)
             self._lose(1, "A step could not be recorded; the log says why.")
         self._wake.set()
 

@@ -30,7 +30,7 @@ from utter_runner.rpc.replies import wait_reply
 from utter_runner.supervision.work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from msgspec import Raw
 
@@ -211,7 +211,7 @@ class ActionGate:
             invoke = partial(
                 self._invoke, submission, decision, reply, work, record, timeout=timeout, on_phase=on_phase
             )
-            self._nursery.start_soon(self._confirm, submission, reply, ask, invoke)
+            self._nursery.start_soon(self._confirm, submission, reply, ask, invoke, record.log_fields)
         return submission
 
     def _reply(self, record: Record, on_reply: OnReply, result: Raw | None, error: RpcError | None) -> None:
@@ -225,12 +225,13 @@ class ActionGate:
         reply: OnReply,
         ask: Callable[[], Awaitable[RpcError | None]],
         invoke: Callable[[], None],
+        log_fields: Mapping[str, object],
     ) -> None:
         error: RpcError | None = _cancelled()
         try:
             error = await ask()
         except Exception as caught:
-            logger.exception("a confirmation failed")
+            logger.exception("a confirmation failed", extra=log_fields)
             error = internal_error(caught)
         except BaseException:
             # The runner stops; whoever submitted the step is told even so.
@@ -244,7 +245,7 @@ class ActionGate:
                 invoke()
             except Exception as caught:
                 # All who wait for a confirmation share one nursery.
-                logger.exception("a confirmed step could not be sent")
+                logger.exception("a confirmed step could not be sent", extra=log_fields)
                 error = internal_error(caught)
         if error is not None:
             reply(None, error)

@@ -18,6 +18,7 @@ import trio
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import AuthParams, ConfirmElsewhere, ConfirmParams, ConfirmResult
+from utter_runner.rpc.complaints import Complaints
 from utter_runner.rpc.credentials import Credentials, peer_credentials
 from utter_runner.rpc.interface import bound_error
 from utter_runner.rpc.peer import Peer
@@ -49,8 +50,6 @@ AUTH_MESSAGES = 32
 AUTH_BYTES = 64 * 1024
 ACCEPTS_PER_S = 1000
 REVOKED_SECONDS = 2.0
-_REFUSALS_PER_S = 1
-_REFUSALS_AT_ONCE = 20
 _RETRY_SECONDS = 0.2
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -119,8 +118,8 @@ class ClientConnection:
 
     def on_junk(self, peer: Peer, junk: bytes) -> None:
         """Junk is skipped; a log line says so."""
-        logger.warning(
-            "client pid %d sent %d bytes that are no frame to %s", self.credentials.pid, len(junk), peer.name
+        peer.complaints.warn(
+            logger, "client pid %d sent %d bytes that are no frame to %s", self.credentials.pid, len(junk), peer.name
         )
 
     def on_closed(self, peer: Peer, reason: str) -> None:
@@ -170,7 +169,9 @@ class ClientConnection:
         try:
             return msgspec.json.decode(raw, type=ConfirmResult)
         except (msgspec.MsgspecError, RecursionError):
-            logger.warning("client pid %d answered host.confirm with something else", self.credentials.pid)
+            self.peer.complaints.warn(
+                logger, "client pid %d answered host.confirm with something else", self.credentials.pid
+            )
             return None
 
 
@@ -228,7 +229,7 @@ class ClientServer:
         """Begin to accept."""
         now = trio.current_time()
         self._accepts = Bucket(ACCEPTS_PER_S, ACCEPTS_PER_S, now)
-        self._refusals = Bucket(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, now)
+        self._refusals = Complaints(trio.current_time)
         self._listen()
 
     def _listen(self) -> None:
@@ -254,9 +255,9 @@ class ClientServer:
 
     def refused(self, credentials: Credentials, why: str) -> None:
         """Tell that a connection was turned away, unless that was told too often a moment ago."""
-        self._refusals.credit -= 1
-        if not self._refusals.wait(trio.current_time()):
-            self._on_refused(f"A connection of pid {credentials.pid} was refused: {why}.")
+        more = self._refusals.heard()
+        if more is not None:
+            self._on_refused(f"A connection of pid {credentials.pid} was refused: {why}{more}.")
 
     def _watch_tokens(self) -> None:
         """Look now and then, while somebody is connected for a token, whether it has been revoked."""

@@ -24,7 +24,7 @@ from .binaries import binary_warnings
 from .describe import expected, got
 from .policy_checks import policy_problems, policy_warnings
 from .schema import MIN_TOKEN, Config, OpConfig, OpName, PluginConfig, PolicyConfig
-from .secret import SecretError, find_secret, is_reference
+from .secret import SecretError, find_secret, is_reference, secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ MAX_PROBLEMS = 50
 
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ITEM = re.compile(r"at `\$\[(\d+)\]")
-_NOT_IN_FILE = frozenset({"path", "warnings"})
+_NOT_IN_FILE = frozenset({"path", "warnings", "secret_files"})
 
 
 class ConfigError(Exception):
@@ -90,14 +90,20 @@ def with_token(config: Config, environ: Mapping[str, str]) -> Config:
     """
     if config.socket is None or config.socket.token is None or not is_reference(config.socket.token):
         return config
+    base = Path(config.path).absolute().parent
     try:
-        token = find_secret(config.socket.token, environ, Path(config.path).absolute().parent)
+        token = find_secret(config.socket.token, environ, base)
         problem = "" if len(token) >= MIN_TOKEN else f"It has less than {MIN_TOKEN} characters."
     except SecretError as error:
         token, problem = "", str(error)
     if problem:
         raise ConfigError([f"{place_in(config, ('socket', 'token'))}: [socket] token: {problem}"])
-    return msgspec.structs.replace(config, socket=msgspec.structs.replace(config.socket, token=token))
+    file = secret_file(config.socket.token, base)
+    return msgspec.structs.replace(
+        config,
+        socket=msgspec.structs.replace(config.socket, token=token),
+        secret_files=() if file is None else (str(file),),
+    )
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:

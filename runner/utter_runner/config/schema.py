@@ -273,6 +273,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the file that it was read from; no key of the file.
         warnings: sentences for the user about what is allowed but unwise; no key of the file.
+        secret_files: the files that references to the runner's own secrets name; no key of the file.
     """
 
     runner: RunnerConfig = RunnerConfig()
@@ -286,3 +287,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     path: str = ""
     warnings: tuple[str, ...] = ()
+    secret_files: tuple[str, ...] = ()

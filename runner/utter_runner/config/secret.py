@@ -31,6 +31,16 @@ def is_reference(text: str) -> bool:
     return _REFERENCE.fullmatch(text) is not None
 
 
+def secret_file(reference: str, base: Path) -> Path | None:
+    """Return the file that a reference names, or None for one of another kind; `base` is as for `find_secret`."""
+    found = _REFERENCE.fullmatch(reference)
+    try:
+        return base / Path(found[2]).expanduser() if found and found[1] == "file" else None
+    except RuntimeError:
+        # There is no such user, whose home directory it could be; `find_secret` says so.
+        return None
+
+
 def find_secret(reference: str, environ: Mapping[str, str], base: Path) -> str:
     """Return the secret that a reference stands for.
 

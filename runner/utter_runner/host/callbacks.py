@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.host import MAX_HOST_CALLS
+from utter_runner.config.log_fields import about
 from utter_runner.rpc.interface import internal_error
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class HostCallbacks:
             except RpcError as refused:
                 peer.reply_error(request_id, refused)
             except Exception as failed:
-                logger.exception("a request of %s failed", instance.id)
+                logger.exception("a request of %s failed", instance.id, extra=about(instance))
                 peer.reply_error(request_id, internal_error(failed))
 
     def _withdraw(self, peer: Peer, request_id: RequestId) -> None:
@@ -123,4 +124,4 @@ def _nobody_subscribed(instance: Instance, method: str, _item: StreamItem) -> No
 
 
 def _nobody_listens(instance: Instance, method: str, _params: Raw | None) -> None:
-    logger.debug("%s announced %s, which nobody listens to", instance.id, method)
+    logger.debug("%s announced %s, which nobody listens to", instance.id, method, extra=about(instance))

@@ -17,6 +17,7 @@ from msgspec import Raw
 from utter_protocol.errors import RpcError
 from utter_protocol.kinds import ContextChanged, SnapshotParams
 from utter_protocol.messages import encode
+from utter_runner.config.log_fields import about
 from utter_runner.rpc.params import decode_params
 from utter_runner.supervision.dialect import decode_answer
 
@@ -73,7 +74,7 @@ class ContextCache:
 
         def on_reply(result: Raw | None, error: RpcError | None) -> None:
             if error is not None:
-                logger.warning("%s: %s: %s", instance.id, SNAPSHOT, error)
+                logger.warning("%s: %s: %s", instance.id, SNAPSHOT, error, extra=about(instance))
             elif result is not None:
                 self._take_answer(instance, result)
 
@@ -102,7 +103,7 @@ class ContextCache:
         try:
             fields = decode_answer(result, dict[str, Any], SNAPSHOT, instance.id)
         except RpcError as error:
-            logger.warning("%s", error)
+            logger.warning("%s", error, extra=about(instance))
             return
         self._asked[instance.id] = trio.current_time()
         # The answer may have been under way when a field changed: what was announced is newer.
@@ -128,6 +129,7 @@ class ContextCache:
                 logger.warning(
                     "%s: the field %.60r is not kept: at most %d fields of %d bytes are, and %d bytes of all",
                     instance.id, name, MAX_FIELDS, MAX_FIELD_BYTES, MAX_CONTEXT_BYTES,
+                    extra=about(instance),
                 )  # fmt: skip
                 continue
             total += size
@@ -170,7 +172,7 @@ class ContextCache:
         try:
             self._take_answer(instance, await instance.call(SNAPSHOT, SnapshotParams(), timeout=ASK_SECONDS))
         except RpcError as error:
-            logger.warning("%s: %s: %s", instance.id, SNAPSHOT, error)
+            logger.warning("%s: %s: %s", instance.id, SNAPSHOT, error, extra=about(instance))
 
 
 def _lives(instance: Instance) -> bool:

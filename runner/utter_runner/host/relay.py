@@ -15,6 +15,7 @@ from msgspec import Meta, Raw
 from utter_protocol.contracts import METHODS, STREAMS
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import StreamItem, decode_item, encode
+from utter_runner.config.log_fields import about
 from utter_runner.dataplane.streams import Mode  # noqa: TC001 - msgspec resolves the annotations at run time
 from utter_runner.host.upstream import MAX_STREAM_ID, Fed, PluginEpoch, Subscription
 from utter_runner.supervision.dialect import decode_answer
@@ -201,7 +202,7 @@ class Relay:
         try:
             stream_id = _decode_of_stream(params).stream_id
         except (msgspec.MsgspecError, RecursionError):
-            logger.debug("%s announced %s, which nobody listens to", instance.id, method)
+            logger.debug("%s announced %s, which nobody listens to", instance.id, method, extra=about(instance))
             return
         subscription = self._epoch(instance).streams.get(stream_id)
         if subscription is not None:

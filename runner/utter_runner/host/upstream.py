@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import encode
 from utter_protocol.methods import StreamAckParams, StreamStopParams
+from utter_runner.config.log_fields import about
 from utter_runner.dataplane.streams import RELIABLE_HOLD
 
 if TYPE_CHECKING:
@@ -177,8 +178,15 @@ class Subscription:
         self._broken("it sent an item without a valid seq, or without data")
 
     def _broken(self, why: str) -> None:
-        plugin = self._epoch.instance.id
-        logger.warning("%s broke the rules of its stream %s, which is closed: %s", plugin, self._method, why)
+        instance = self._epoch.instance
+        plugin = instance.id
+        logger.warning(
+            "%s broke the rules of its stream %s, which is closed: %s",
+            plugin,
+            self._method,
+            why,
+            extra=about(instance),
+        )
         self.stop()
         self.sink.finish(f"{plugin} broke the stream's rules: {why}")
 

@@ -35,6 +35,7 @@ from utter_protocol.messages import (
     result_body,
 )
 from utter_runner.rpc.channel import Channel
+from utter_runner.rpc.complaints import Complaints
 from utter_runner.rpc.descriptors import Arrivals, close_all
 from utter_runner.rpc.interface import (
     TIMEOUT_CAP,
@@ -48,7 +49,7 @@ from utter_runner.rpc.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from utter_runner.rpc.deadlines import Deadline, Deadlines
     from utter_runner.rpc.rate import Meter
@@ -78,6 +79,7 @@ class Peer:
         handler: who answers what arrives.
         name: for messages and logs.
         limits: bounds.
+        log_fields: `extra` of log records about it (`config/log_fields.py`).
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Peer:
         *,
         name: str,
         limits: Limits | None = None,
+        log_fields: Mapping[str, object] | None = None,
     ) -> None:
         self.name = name
+        self.log_fields = log_fields
         self.limits = limits or Limits()
         self._reactor = reactor
         self._deadlines = deadlines
@@ -114,6 +118,8 @@ class Peer:
         self._arrivals: Arrivals | None = None
         self.late_replies = 0
         self.junk_bytes = 0
+        self.complaints = Complaints()
+        """Where to say in the log what the other side does wrong."""
         self.channel = Channel(
             reactor,
             read_fd,
@@ -220,7 +226,9 @@ class Peer:
             return False
         body = notification_body(method, params)
         if len(body) > self.limits.max_frame:
-            logger.warning("a notification %s of %d bytes is too large for %s", method, len(body), self.name)
+            logger.warning(
+                "a notification %s of %d bytes is too large for %s", method, len(body), self.name, extra=self.log_fields
+            )
             return False
         self.channel.write(encode_frame(body))
         return True
@@ -311,7 +319,7 @@ class Peer:
         try:
             encoded = encode(result)
         except Exception as error:
-            logger.exception("the answer to a request of %s is no JSON", self.name)
+            logger.exception("the answer to a request of %s is no JSON", self.name, extra=self.log_fields)
             self.reply_error(request_id, internal_error(error))
         else:
             self.reply(request_id, encoded)
@@ -441,7 +449,7 @@ class Peer:
                 try:
                     self.on_item(item.method, item.params)
                 except Exception:
-                    logger.exception("an item of %s from %s failed", item.method, self.name)
+                    logger.exception("an item of %s from %s failed", item.method, self.name, extra=self.log_fields)
                 return
         try:
             message = decode_message(body)
@@ -471,7 +479,9 @@ class Peer:
         if pending is None:
             self.late_replies += 1
             if message.error is not UNSET and request_id is None:
-                logger.warning("%s reports: %s", self.name, decode_error(message.error))
+                self.complaints.warn(
+                    logger, "%s reports: %s", self.name, decode_error(message.error), extra=self.log_fields
+                )
             return
         try:
             if message.error is not UNSET:
@@ -479,7 +489,7 @@ class Peer:
             elif message.result is not UNSET:
                 pending.on_reply(message.result, None)
         except Exception:
-            logger.exception("the callback of a request to %s failed", self.name)
+            logger.exception("the callback of a request to %s failed", self.name, extra=self.log_fields)
 
     def _on_notification(self, method: str, params: Raw) -> None:
         if method == "$/cancel":
@@ -488,9 +498,9 @@ class Peer:
         try:
             self._handler.on_notification(self, method, params)
         except RpcError as error:
-            logger.warning("notification %s of %s: %s", method, self.name, error)
+            self.complaints.warn(logger, "notification %s of %s: %s", method, self.name, error, extra=self.log_fields)
         except Exception:
-            logger.exception("notification %s of %s failed", method, self.name)
+            logger.exception("notification %s of %s failed", method, self.name, extra=self.log_fields)
 
     def _on_cancel(self, params: Raw) -> None:
         try:
@@ -522,7 +532,7 @@ class Peer:
                 self._let_go()
             self.reply_error(request_id, refused)
         except Exception as failed:
-            logger.exception("request %s of %s failed", method, self.name)
+            logger.exception("request %s of %s failed", method, self.name, extra=self.log_fields)
             self.reply_error(request_id, internal_error(failed))
 
     def _let_go(self) -> None:

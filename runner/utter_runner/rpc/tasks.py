@@ -68,7 +68,7 @@ class RequestTasks:
             except RpcError as caught:
                 error = caught
             except Exception as caught:
-                logger.exception("request %s of %s failed", method, peer.name)
+                logger.exception("request %s of %s failed", method, peer.name, extra=peer.log_fields)
                 error = internal_error(caught)
             else:
                 return

@@ -17,6 +17,7 @@ import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.messages import EMPTY_OBJECT, encode
+from utter_runner.config.log_fields import about
 from utter_runner.rpc.credentials import peer_credentials
 from utter_runner.rpc.descriptors import close_all
 from utter_runner.rpc.interface import guarded
@@ -183,7 +184,8 @@ class Instance:
         """Go through one transition and tell whoever wants to know."""
         self.status = next_status(self.status, event)
         self.detail = detail
-        logger.debug("%s#%d is %s%s", self.id, self.epoch, self.status, f": {detail}" if detail else "")
+        why = f": {detail}" if detail else ""
+        logger.debug("%s#%d is %s%s", self.id, self.epoch, self.status, why, extra=about(self))
         # What fails over there is no reason for this plugin, or for whose task this is, to end.
         guarded(self._on_change, self)
 
@@ -196,7 +198,7 @@ class Instance:
         def say(why: str) -> None:
             if self.detail != why + before:
                 self.detail = why + before
-                logger.info("%s is %s: %s", self.id, self.status, self.detail)
+                logger.info("%s is %s: %s", self.id, self.status, self.detail, extra=about(self))
                 guarded(self._on_change, self)
 
         return await self._meeting.wait(say)
@@ -268,7 +270,16 @@ class Instance:
         self._attach(fd, fd)
 
     def _attach(self, read_fd: int, write_fd: int) -> None:
-        self.peer = Peer(self._reactor, self._deadlines, read_fd, write_fd, self, name=self.id, limits=self._limits)
+        self.peer = Peer(
+            self._reactor,
+            self._deadlines,
+            read_fd,
+            write_fd,
+            self,
+            name=self.id,
+            limits=self._limits,
+            log_fields=about(self),
+        )
         self.peer.on_item = partial(self._requests.on_item, self)
 
     async def greet(self) -> None:
@@ -284,7 +295,7 @@ class Instance:
             # Said once, and not again by every epoch.
             if warning not in self._warned:
                 self._warned.add(warning)
-                logger.warning("%s: %s", self.id, warning)
+                logger.warning("%s: %s", self.id, warning, extra=about(self))
 
     async def health(self) -> HealthResult:
         """Ask whether it is well. Raises RpcError."""
@@ -457,11 +468,15 @@ class Instance:
         if peer is self.peer:
             self._requests.on_notification(self, method, params)
 
-    def on_junk(self, peer: Peer, junk: bytes) -> None:  # noqa: ARG002 - the interface of a handler
+    def on_junk(self, peer: Peer, junk: bytes) -> None:
         """Count and log what the plugin printed between frames."""
         self.junk_bytes += len(junk)
-        logger.warning(
-            "%s wrote %d bytes to stdout that are no frame; stdout is for frames, log to stderr", self.id, len(junk)
+        peer.complaints.warn(
+            logger,
+            "%s wrote %d bytes to stdout that are no frame; stdout is for frames, log to stderr",
+            self.id,
+            len(junk),
+            extra=about(self),
         )
 
     def on_closed(self, peer: Peer, reason: str) -> None:
@@ -472,7 +487,7 @@ class Instance:
             self.ended.set()
 
     def _on_stderr(self, line: str) -> None:
-        logger.info("%s: %s", self.id, line, extra={"plugin": self.id, "epoch": self.epoch})
+        logger.info("%s: %s", self.id, line, extra=about(self))
 
     def status_report(self) -> dict[str, Any]:
         """What `runner.plugins` says of it."""

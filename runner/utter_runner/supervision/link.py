@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.config.log_fields import about
 from utter_runner.rpc.credentials import Allowed, peer_credentials
 from utter_runner.rpc.endpoint import EndpointError, make_directory
 from utter_runner.rpc.reactor import READABLE
@@ -84,6 +85,7 @@ class Doorkeeper:
             peer_credentials(connection).pid,
             why,
             self.refused,
+            extra=about(self._plugin),
         )
 
 

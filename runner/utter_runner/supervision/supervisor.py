@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_runner.config.log_fields import about
 from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
 from utter_runner.supervision.ending import describe_end, why_final
 from utter_runner.supervision.instance import Instance
@@ -234,7 +235,7 @@ class Supervisor:
                     try:
                         delay = await self._epoch(life)
                     except Exception as error:
-                        logger.exception("supervising %s failed", instance.id)
+                        logger.exception("supervising %s failed", instance.id, extra=about(instance))
                         instance.admitted = False
                         if instance.status in RUNNING:
                             instance.move("die", "internal error")
@@ -251,7 +252,7 @@ class Supervisor:
                     await instance.tear_down("the runner stops it")
                     instance.close()
                 except Exception:
-                    logger.exception("stopping %s failed", instance.id)
+                    logger.exception("stopping %s failed", instance.id, extra=about(instance))
                 finally:
                     # Whoever stops the runner waits for this.
                     instance.move("stopped")
@@ -423,13 +424,16 @@ class Supervisor:
         life.failures += 1
         delay *= 1 + self._random.random() / 4
         what = "it starts again" if instance.spec.spawn else "it is waited for again"
-        logger.warning("%s#%d: %s; %s in %.1f s", instance.id, instance.epoch, reason, what, delay)
+        logger.warning(
+            "%s#%d: %s; %s in %.1f s", instance.id, instance.epoch, reason, what, delay, extra=about(instance)
+        )
         instance.detail = reason
         self._changed()
         return delay
 
     def _fail(self, life: _Life, reason: str) -> float:
-        logger.error("%s#%d failed: %s", life.instance.id, life.instance.epoch, reason)
+        instance = life.instance
+        logger.error("%s#%d failed: %s", instance.id, instance.epoch, reason, extra=about(instance))
         life.instance.close()
         life.instance.move("give_up", reason)
         self._changed()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from utter_protocol.errors import RpcError
 from utter_protocol.kinds import MediaHeld, MediaResumed, MediaSession
+from utter_runner.config.log_fields import about
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class PluginMedia:
         try:
             self._paused += (await _ask(plugin, HOLD, session, MediaHeld)).held
         except RpcError as error:
-            log.warning("%s has not paused the media players: %s", plugin.id, error)
+            log.warning("%s has not paused the media players: %s", plugin.id, error, extra=about(plugin, session))
 
     async def release(self, session: str) -> None:
         """Play on; see `Media.release`."""
@@ -67,7 +68,7 @@ class PluginMedia:
                 raise plugin.unavailable()
             await _ask(plugin, RELEASE, session, MediaResumed)
         except RpcError as error:
-            log.warning("%s has not played the media players again: %s", plugin.id, error)
+            log.warning("%s has not played the media players again: %s", plugin.id, error, extra=about(plugin, session))
             if self._paused:
                 self._warn(
                     f"{plugin.id} has paused {', '.join(self._paused)} while you spoke, and could not play it again: "

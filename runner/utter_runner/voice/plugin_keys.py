@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from utter_protocol.kinds import KeyItem
+from utter_runner.config.log_fields import about
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -77,7 +78,7 @@ class PluginKeys:
         try:
             item = _decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            logger.warning("%s sent in %s what is no key: %s", plugin, KEYS, error)
+            logger.warning("%s sent in %s what is no key: %s", plugin, KEYS, error, extra=about(plugin))
             return
         if item.key == "push_to_talk":
             self._push_to_talk(plugin, pressed=item.pressed, at=item.at)
@@ -98,5 +99,5 @@ class PluginKeys:
             self._controller.release()
 
     def _closed(self, plugin: str, reason: str) -> None:
-        logger.info("%s: %s ended: %s", plugin, KEYS, reason)
+        logger.info("%s: %s ended: %s", plugin, KEYS, reason, extra=about(plugin))
         self._push_to_talk(plugin, pressed=False)

@@ -25,6 +25,7 @@ from utter_protocol.methods import (
     SttStartResult,
     Transcript,
 )
+from utter_runner.config.log_fields import about
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class PluginRecogniser:
                 '%s says that it reads the audio ring, for which it lacks the permission "microphone"; it is fed by '
                 "messages",
                 instance.id,
+                extra=about(instance),
             )
         return False
 

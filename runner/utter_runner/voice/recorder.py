@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from utter_runner.config.log_fields import in_session
 from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, State
 
@@ -86,7 +87,13 @@ class Recorder:
         if session.since is not None:
             since, reach = session.since, MAX_REACH_S
             if since > position:
-                log.warning("session %s is to begin at frame %d; only %d are there", session.id, since, position)
+                log.warning(
+                    "session %s is to begin at frame %d; only %d are there",
+                    session.id,
+                    since,
+                    position,
+                    extra=in_session(session.id),
+                )
         before = now - session.opened_at + reach
         quiet = max(now - max(self._cue_until, self._heard_until()), 0.0)
         earliest = position - self._frames(min(before, quiet))

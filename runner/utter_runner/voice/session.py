@@ -20,6 +20,7 @@ import trio
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.methods import SessionReport
 from utter_protocol.ring import Overrun
+from utter_runner.config.log_fields import in_session
 from utter_runner.voice import outcome
 from utter_runner.voice.collaborators import AudioUnavailable
 from utter_runner.voice.machine import OPEN_ENDED, RECORDING, TRANSITIONS, Effect, Event, State
@@ -344,6 +345,8 @@ class VoiceController:
         self._sessions.remove(session)
         session.close()
         session.scope.cancel()
+        # Its name alone: the detail may repeat what was said.
+        log.info("voice session %s: %s", session.id, ending.name, extra=in_session(session.id))
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
         cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
@@ -377,7 +380,7 @@ class VoiceController:
         except RpcError as error:
             self._apply(session, Event.FAULT, outcome.of_error(error))
         except Exception:  # one session's accident must not end the daemon
-            log.exception("voice session %s failed", session.id)
+            log.exception("voice session %s failed", session.id, extra=in_session(session.id))
             self._apply(session, Event.FAULT, Outcome("failed", "An internal error ended the session; see the log."))
 
     async def _record(self, session: Session) -> None:

@@ -115,7 +115,8 @@ def test_everybody_else_gets_the_sandbox_and_what_reaches_out_of_it_is_said(
     left, problems = confine(given, security(enforce=True), bare)
     assert problems == []
     assert [one.sandbox for one in left] == [made, made, None]
-    assert [len(one.warnings) for one in left] == [0, 3, 1]
+    assert [len(one.warnings) for one in left] == [0, 4, 1]
+    assert "Landlock alone keeps nothing back" in left[1].warnings[-1]
 
 
 def test_one_that_listens_has_a_directory_of_its_own(bare: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +137,18 @@ def test_the_runner_keeps_its_configuration_and_its_state() -> None:
     # Where there is no home, the runner's state would lie there, too.
     assert hidden_files(Config(), {}) == ("/.local/state/utter",)
     assert Path(hidden_files(Config(path="x.toml"), {})[0]).is_absolute()
+    secrets = hidden_files(Config(secret_files=("/home/me/token",)), {"XDG_STATE_HOME": "/s"}, ["/home/me/key"])
+    assert secrets == ("/home/me/token", "/home/me/key", "/s/utter")
+
+
+def test_where_a_link_leads_is_kept_too(tmp_path: Path) -> None:
+    """Configurations often are links into a directory of their own."""
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "dotfiles" / "runner.toml").touch()
+    (tmp_path / "config").symlink_to("dotfiles")
+    path = f"{tmp_path}/config/runner.toml"
+    assert hidden_files(Config(path=path), {"XDG_STATE_HOME": "/s"}) == (
+        path,
+        f"{tmp_path}/dotfiles/runner.toml",
+        "/s/utter",
+    )

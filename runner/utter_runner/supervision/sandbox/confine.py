@@ -6,6 +6,7 @@ by its own `sandbox = false`, with a warning, or not run at all. No one is run u
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from utter_runner.config import Config
     from utter_runner.supervision.spec import PluginSpec
 
+_BARE_LANDLOCK = (
+    "It may read your home directory, and Landlock alone keeps nothing back in there: it can read the runner's "
+    'configuration and secrets, too. Install the package "bubblewrap".'
+)
 _REACHES_OUT = {
     "session.bus": "it can ask other programs over the session bus, systemd among them, to do what the sandbox refuses",
     "files.write": "it can change files that are run outside of the sandbox, such as those of your shell and session",
@@ -29,7 +34,7 @@ _REACHES_OUT = {
 
 
 def confine(
-    specs: Sequence[PluginSpec], config: Config, environ: Mapping[str, str]
+    specs: Sequence[PluginSpec], config: Config, environ: Mapping[str, str], secret_files: Sequence[str] = ()
 ) -> tuple[list[PluginSpec], list[str]]:
     """Return the plugins to run, with their sandboxes, and a sentence for everything that cannot be run.
 
@@ -37,11 +42,12 @@ def confine(
         specs: the plugins.
         config: says whether, and in what.
         environ: the runner's.
+        secret_files: the files that the plugins' secrets were read from, besides those of `config`.
     """
     if not config.security.enforce:
         return list(specs), []
     try:
-        sandbox = find_sandbox(config.security.sandbox, environ, hidden_files(config, environ))
+        sandbox = find_sandbox(config.security.sandbox, environ, hidden_files(config, environ, secret_files))
     except NoSandboxError as error:
         why = f"[security] enforce = true, and {error}"
         return (
@@ -61,7 +67,8 @@ def confine(
         warnings = (
             f"It has the permission {name}: {what}." for name, what in _REACHES_OUT.items() if name in spec.permissions
         )
-        more = (*spec.warnings, *warnings)
+        bare = "bubblewrap" not in sandbox.wrappers and {"files.read", "files.write"} & set(spec.permissions)
+        more = (*spec.warnings, *warnings, *([_BARE_LANDLOCK] if bare else []))
         confined.append(msgspec.structs.replace(spec, sandbox=sandbox, socket_path=path, warnings=more))
     return confined, problems
 
@@ -86,7 +93,11 @@ def _private_path(spec: PluginSpec) -> str:
     return str(private)
 
 
-def hidden_files(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What the runner keeps for itself: its configuration, which may hold a token, and its state."""
+def hidden_files(config: Config, environ: Mapping[str, str], secret_files: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the runner keeps for itself: its configuration, which may hold a token, its secrets, and its state.
+
+    Each under the name that it is known by and, where that is a link or lies behind one, where it is.
+    """
     configuration = (str(Path(config.path).absolute()),) if config.path else ()
-    return (*configuration, str(state_directory(environ)))
+    named = (*configuration, *config.secret_files, *secret_files, str(state_directory(environ)))
+    return tuple(dict.fromkeys(name for one in named for name in (one, os.path.realpath(one))))

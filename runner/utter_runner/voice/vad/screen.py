@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from utter_runner.config.log_fields import in_session
 from utter_runner.voice.collaborators import SAMPLE_BYTES
 from utter_runner.voice.vad.segments import Lengths, Segmenter, Trimmer
 
@@ -60,7 +61,7 @@ class Screen:
                 if detector is not None:
                     await self._follow(session, passage, detector, on_over)
             except Exception:  # whatever is wrong with the model, speaking must go on
-                log.exception("voice activity detection failed in session %s", session.id)
+                log.exception("voice activity detection failed in session %s", session.id, extra=in_session(session.id))
             finally:
                 if detector is not None:
                     detector.close()
@@ -80,7 +81,11 @@ class Screen:
                 foreign = session.lead if session.since is None else 0
                 segmenter = Segmenter(self._lengths(detector.window), lead=session.lead, foreign=foreign)
             if len(passage.unseen) > self._bytes(BACKLOG_MS):
-                log.warning("voice activity detection does not keep up in session %s and is left out", session.id)
+                log.warning(
+                    "voice activity detection does not keep up in session %s and is left out",
+                    session.id,
+                    extra=in_session(session.id),
+                )
                 return
             while len(passage.unseen) >= size and not passage.decided(segmenter):
                 segmenter.add(detector.probability(passage.look(size)))

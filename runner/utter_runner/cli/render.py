@@ -170,6 +170,9 @@ def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]], drift: Seq
     for plugin in plugins:
         _print_trouble(out, plugin)
     for one in drift:
+        if one.get("field") == "unrecorded":
+            # Where that matters, the plugin says so itself, or the status does.
+            continue
         if one.get("plugin"):
             out.print(
                 Text.assemble(cell(one["plugin"], "bold"), " has drifted: ", cell(one.get("detail", ""), "yellow"))

@@ -154,7 +154,7 @@ def examine(
         if name not in {*configured, *record}:
             raise OperateError(f"{name} is neither in the configuration nor recorded.")
     drift = compare(record, found)
-    chosen = {*plugins} or {*found, *record}
+    chosen = {*plugins} or {*found, *record, *configured}
     # A name and the one that it takes the place of go together.
     chosen |= {one.recorded for one in drift if one.field == "renamed" and one.plugin in chosen}
     unclear = {name: found[name].problem for name in sorted(chosen & found.keys()) if found[name].problem}

@@ -20,11 +20,9 @@ import trio
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
-from utter_protocol.drift import Announced, tool_of
-from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
 from utter_protocol.kinds import SttResult
-from utter_protocol.methods import CapabilitiesResult, CatalogResult, HealthResult, HintsResult, Op
+from utter_protocol.methods import HealthResult
 from utter_protocol.state import state_directory
 from utter_runner import __version__
 from utter_runner.actions.audit import AuditTrail
@@ -38,26 +36,29 @@ from utter_runner.clients.events import EventBus
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
-from utter_runner.config.log_fields import about
 from utter_runner.config.tokens import tokens_path
 from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
 from utter_runner.confirm.spoken import SpokenAnswers
-from utter_runner.dataplane.build import build_data_plane, handle_root
+from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_of
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
+from utter_runner.host.offers import ASK_SECONDS, Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
 from utter_runner.host.subscriptions import Subscriptions
-from utter_runner.operate.watching import MAX_SAID, DriftError, DriftWatch
-from utter_runner.policy import AdvertiseError, CandidateLimitError, CandidateStore, OpRegistry, canonical_op
+from utter_runner.operate.notify import status_text
+from utter_runner.operate.reporting import Reporter
+from utter_runner.policy import CandidateStore, OpRegistry
+from utter_runner.recorded import Recorded
+from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
-from utter_runner.supervision.launch import Inherited, SpawnError
+from utter_runner.supervision.launch import Inherited
 from utter_runner.supervision.sandbox.assurance import Assurance
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
@@ -65,31 +66,35 @@ from utter_runner.voice.build import Voice, VoiceError, build_voice
 from utter_runner.voice.media import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from msgspec import Raw
 
-    from utter_protocol.drift import DriftResult
     from utter_protocol.messages import RequestId
     from utter_protocol.methods import AudioLevel, Transcript
-    from utter_runner.config import Config
+    from utter_runner.config import Config, RunnerConfig
     from utter_runner.confirm.surfaces import Surface
+    from utter_runner.operate.notify import ServiceManager
     from utter_runner.policy.marks import Mark
+    from utter_runner.reload import Found, Read
     from utter_runner.rpc.endpoint import Endpoint
     from utter_runner.rpc.peer import Peer
+    from utter_runner.setup import Setup
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.launch import Launched
+    from utter_runner.supervision.life import Changes
     from utter_runner.supervision.spec import PluginSpec
 
 logger = logging.getLogger("utter_runner")
 
-_PREPARE_SECONDS = 10.0
 _CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
 _ROUTER_WAIT = 10.0
 # A hold that was just sent, and the releases of two sessions.
 _QUIET_SECONDS = 3 * CALL_SECONDS
+# What the service manager is told beforehand: end of input, SIGTERM and SIGKILL of one plugin, and the audit trail.
+_STOP_SECONDS, _FLUSH_SECONDS = 3 * Timing().stop, 10.0
 
 
 class Daemon:
@@ -101,43 +106,52 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
+        setup: Setup,
         environ: Mapping[str, str],
         endpoint: Endpoint,
         *,
-        specs: Sequence[PluginSpec],
         launched: Mapping[str, Launched],
-        problems: Sequence[str],
+        read: Read,
+        manager: ServiceManager,
+        level_is_given: bool = False,
+        hung_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._config = config
+        self._config = setup.config
+        self._environ = environ
         self._endpoint = endpoint
+        self._level_is_given = level_is_given
+        self._hung_up = hung_up
+        self._nursery: trio.Nursery | None = None
+        self._manager = manager
+        self._reporter = Reporter(manager, self._status_text, self._pulse)
+        self._reloads = Reloads(
+            setup, read, take_over=self._take_over, on_over=self._state_changed, around=self._reporter.reloading
+        )
         self._started = time.monotonic()
         self._state = "starting"
         self._warnings: list[str] = []
-        self._hints: dict[str, list[str]] = {}
         # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
         self._met: dict[str, int] = {}
-        for problem in problems:
-            self._warn(problem)
-        self._build(environ, specs, launched)
+        self._set_up_warnings: list[str] = []
+        self._build(environ, setup.specs, launched)
+        self._warn_of(setup)
 
     def _build(self, environ: Mapping[str, str], specs: Sequence[PluginSpec], launched: Mapping[str, Launched]) -> None:
         config, runner = self._config, self._config.runner
         timeout = runner.rpc_timeout_ms / 1000
-        limits = Limits(
-            max_frame=runner.max_frame, max_in_flight=runner.max_in_flight, max_queued_bytes=runner.max_queued_bytes
-        )
+        limits = _limits(runner)
         self._reactor = Reactor()
         self._deadlines = Deadlines()
         self._registry = load_registry()
-        self._drift = DriftWatch(lambda: self._config, environ, self._state_changed)
+        self._recorded = Recorded(lambda: self._config, environ, self._state_changed)
         self._ops = OpRegistry()
-        self._candidates = CandidateStore()
-        hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
+        candidates = CandidateStore()
+        self._offers = Offers(self._ops, candidates, self._recorded.meet)
+        hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
-        emit = self._emit_and_log if config.log.content else self._events.emit
+        emit = self._emit
         host = HostCallbacks()
-        host.listen("router.hints_changed", self._hints_changed)
+        host.listen("router.hints_changed", self._offers.hints_changed)
         host.listen("stt.partial", self._partial)
         host.listen("plugin.health_changed", self._health_changed)
         self._host = host
@@ -147,24 +161,20 @@ class Daemon:
             deadlines=self._deadlines,
             registry=self._registry,
             dialect=UtterDialect(f"utter-runner {__version__}"),
-            timing=Timing(
-                handshake=runner.handshake_timeout_ms / 1000,
-                health_interval=runner.health_interval_ms / 1000,
-                health_timeout=runner.health_timeout_ms / 1000,
-            ),
+            timing=_timing(runner),
             limits=limits,
             environ=environ,
             requests=host,
-            prepare=self._prepare,
+            prepare=self._offers.learn,
             on_change=self._plugin_changed,
+            on_gone=self._plugin_gone,
             launched=launched,
             inherit=self._inherit,
-            allow=self._allow,
+            allow=self._recorded.allow,
         )
         self._notifications = Notifications(environ) if config.policy.notify else None
-        voice = config.voice
-        spoken = SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
-        confirmer = Confirmer(
+        spoken = _spoken(config)
+        confirmer = self._confirmer = Confirmer(
             self._surfaces,
             timeout=runner.confirm_timeout_ms / 1000,
             emit=emit,
@@ -174,26 +184,19 @@ class Daemon:
         )
         self._context = ContextCache(self._supervisor)
         self._audit: AuditTrail | None = None
-        if config.log.audit != "off":
-            self._audit = AuditTrail(
-                AuditFile(state_directory(environ), config.log.audit_bytes),
-                required=config.log.audit == "required",
-                content=config.log.content,
-                warn=self._warn_now,
-            )
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
             rules=policy_rules(config.policy),
-            candidates=self._candidates,
+            candidates=candidates,
             confirmer=confirmer,
             emit=emit,
             mark_in=self._mark_in,
             window=self._context.window,
-            audit=self._audit,
+            audit=self._auditor(config),
         )
-        relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
-        commands = Commands(
+        relay = self._relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
+        commands = self._commands = Commands(
             self._supervisor,
             self._gate,
             timeout=timeout,
@@ -205,7 +208,7 @@ class Daemon:
             config,
             supervisor=self._supervisor,
             commands=commands,
-            hints=self.hints,
+            hints=lambda: self._offers.hints(self._supervisor.instances),
             emit=emit,
             on_transcript=self._final,
             on_level=self._on_level,
@@ -253,7 +256,8 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
-            drift=self._look_for_drift,
+            drift=self._recorded.look,
+            reload=self._reloads.reload,
             sandbox=self._assurance.describe,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
@@ -272,10 +276,6 @@ class Daemon:
             max_bytes_per_s=socket.max_bytes_per_s,
             on_refused=logger.warning,
         )
-        if config.socket is None:
-            self._warn("There is no [socket] section, so every program of this user may use the runner.")
-        if config.log.content:
-            self._warn("[log] content is on: what is said and shown is logged.")
 
     def _build_streams(self, hub: Hub, relay: Relay, host: HostCallbacks) -> None:
         level = self._voice.level
@@ -301,9 +301,21 @@ class Daemon:
         logger.warning("%s", text)
         self._events.emit({"event": "warning", "text": text})
 
-    def _emit_and_log(self, event: dict[str, Any]) -> None:
+    def _warn_of(self, setup: Setup) -> None:
+        """Warn of what is wrong, or unwise, in a configuration that takes effect."""
+        warnings = [*setup.problems, *setup.config.warnings]
+        if setup.config.socket is None:
+            warnings.append("There is no [socket] section, so every program of this user may use the runner.")
+        if setup.config.log.content:
+            warnings.append("[log] content is on: what is said and shown is logged.")
+        for text in warnings:
+            if text not in self._set_up_warnings:
+                logger.warning("%s", text)
+        self._set_up_warnings = warnings
+
+    def _emit(self, event: dict[str, Any]) -> None:
         self._events.emit(event)
-        if event["event"] in _CONTENT_EVENTS:
+        if self._config.log.content and event["event"] in _CONTENT_EVENTS:
             # JSON with escapes: what was heard or planned cannot forge a line of the log.
             logger.info("content: %s", json.dumps(msgspec.to_builtins(event)))
 
@@ -315,8 +327,10 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
+                # The audit trail outlives the gate, so that what is cancelled at the end is recorded, too.
+                self._nursery = base
+                base.start_soon(self._reporter.run)
                 if self._audit is not None:
-                    # It outlives the gate, so that what is cancelled at the end is recorded, too.
                     await base.start(self._audit.run)
                 with _stop_signals() as signals:
                     await self._serve(signals)
@@ -329,6 +343,7 @@ class Daemon:
     async def _serve(self, signals: Any) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+            await nursery.start(self._reload_on_signal)
             await nursery.start(self._gate.run)
             await nursery.start(self._host_requests.run)
             await nursery.start(self._data.run)
@@ -340,6 +355,7 @@ class Daemon:
             finally:
                 with trio.CancelScope(shield=True):
                     self._state = "stopping"
+                    self._manager.stopping(self._status_text(), self._stop_seconds())
                     self._server.stop()
                     # What was paused while somebody spoke is to play again, which takes a plugin.
                     with trio.move_on_after(_QUIET_SECONDS):
@@ -349,6 +365,7 @@ class Daemon:
     async def _start(self, nursery: trio.Nursery) -> None:
         # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
         nursery.start_soon(self._voice.run)
+        self._manager.extend(self._config.runner.handshake_timeout_ms / 1000 + ASK_SECONDS + self._stop_seconds())
         started = trio.Event()
 
         async def supervise() -> None:
@@ -357,11 +374,13 @@ class Daemon:
 
         nursery.start_soon(supervise)
         await started.wait()
+        self._reloads.begin()
         self._state = "ready"
+        self._reporter.ready()
         self._state_changed()
         # Not before: it would take the time of plugins that start.
-        nursery.start_soon(self._assurance.run)
-        nursery.start_soon(self._drift.run)
+        nursery.start_soon(self._assurance.watch)
+        nursery.start_soon(self._recorded.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -377,85 +396,103 @@ class Daemon:
             logger.info("%s: stopping", signal.Signals(number).name)
             scope.cancel()
 
+    # ---- what the service manager is told
+
+    def _status_text(self) -> str:
+        return status_text(self._supervisor.instances, self._state)
+
+    async def _pulse(self) -> None:
+        """Return when reactor and deadlines have had their turn: without them nothing is answered or given up."""
+        done = trio.Event()
+
+        def turned() -> None:
+            self._deadlines.add(trio.current_time(), done.set)
+
+        self._reactor.again(turned)
+        await done.wait()
+
+    def _stop_seconds(self) -> float:
+        """How long stopping may take: one plugin after the other if each depends on the next (`Instance.tear_down`)."""
+        return _QUIET_SECONDS + len(self._supervisor.instances) * _STOP_SECONDS + _FLUSH_SECONDS
+
     # ---- plugins come and go
+    # ---- the configuration changes
 
-    async def _allow(self, spec: PluginSpec) -> None:
-        """Let a plugin be started, unless it has drifted and that matters. Raises SpawnError."""
+    async def _reload_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGHUP) as hang_ups:
+            task_status.started()
+            if self._hung_up():
+                await self._reload_unasked()
+            async for _ in hang_ups:
+                await self._reload_unasked()
+
+    async def _reload_unasked(self) -> None:
         try:
-            await self._drift.check(spec.id, spec.made_of)
-        except DriftError as error:
-            raise SpawnError(str(error)) from None
+            await self._reloads.reload()
+        except Exception:
+            logger.exception("the configuration could not be reloaded")
 
-    async def _meet(self, instance: Instance, ops: Sequence[Op]) -> None:
-        """Hold what a plugin says of itself, and what it is by now, against the record. Raises RpcError."""
-        handshake = instance.handshake
-        if handshake is None:
-            return
-        spec = instance.spec
-        announced = Announced(
-            version=handshake.version[:MAX_SAID],
-            protocol=handshake.protocol,
-            abi=handshake.negotiated.abi,
-            permissions=[one[:MAX_SAID] for one in handshake.permissions if one not in spec.permissions],
-            tools={canonical_op(op.op) or op.op: tool_of(op) for op in ops},
+    def _take_over(self, found: Found) -> Changes:
+        """Have everything go by another configuration, in this turn. What can fail has been tried before."""
+        config = found.setup.config
+        runner, socket, timeout = config.runner, config.socket or SocketConfig(), config.runner.rpc_timeout_ms / 1000
+        spoken = _spoken(config)
+        admission = Admission(config.socket, self._tokens)
+        # The only one that may raise; nothing has changed by then.
+        self._voice.reconfigure(config, timeout=timeout, answers=spoken)
+        self._config = config
+        if not self._level_is_given:
+            logging.getLogger().setLevel(config.log.level.upper())
+        self._gate.reconfigure(found.rules, self._auditor(config))
+        self._confirmer.reconfigure(
+            timeout=runner.confirm_timeout_ms / 1000, self_confirm=config.policy.self_confirm, spoken=spoken
         )
-        try:
-            self._drift.meet(instance.id, announced)
-            await self._drift.check_again(instance.id, spec.made_of)
-        except DriftError as error:
-            data = {"axis": "lockfile", **msgspec.to_builtins(error.drift)}
-            raise RpcError(ErrorCode.INCOMPATIBLE, str(error), data) from None
+        if config.policy.notify != (self._notifications is not None):
+            self._notifications = Notifications(self._environ) if config.policy.notify else None
+        for room in (self._commands, self._relay, self._host_requests, self._api):
+            room.reconfigure(timeout=timeout)
+        self._hub.reconfigure(queue=runner.lossy_queue)
+        self._data.reconfigure(quotas_of(runner))
+        self._server.reconfigure(
+            admission,
+            _limits(runner),
+            max_clients=runner.max_clients,
+            max_requests_per_s=socket.max_requests_per_s,
+            max_bytes_per_s=socket.max_bytes_per_s,
+        )
+        # Whoever asked for this gets the answer before it may have to go.
+        self._deadlines.add(trio.current_time(), self._server.review)
+        self._supervisor.reconfigure(_timing(runner), _limits(runner))
+        self._assurance.reconfigure(found.setup.specs)
+        changes = self._supervisor.apply(found.setup.specs)
+        self._recorded.look_soon()
+        self._warn_of(found.setup)
+        return changes
 
-    async def _look_for_drift(self, _params: Raw) -> DriftResult:
-        await self._drift.look()
-        return self._drift.result()
+    def _auditor(self, config: Config) -> AuditTrail | None:
+        """Return the trail as it is configured, None if there is to be none. One that was begun is kept."""
+        log = config.log
+        if log.audit == "off":
+            return None
+        if self._audit is None:
+            self._audit = AuditTrail(
+                AuditFile(state_directory(self._environ), log.audit_bytes),
+                required=log.audit == "required",
+                content=log.content,
+                warn=self._warn_now,
+            )
+            if self._nursery is not None:
+                self._nursery.start_soon(self._audit.run)
+        else:
+            self._audit.reconfigure(required=log.audit == "required", content=log.content, limit=log.audit_bytes)
+        return self._audit
 
-    async def _prepare(self, instance: Instance) -> None:
-        """Learn what a plugin offers before it is admitted. Raises RpcError."""
-        peer = instance.peer
-        if peer is None or instance.handshake is None:
-            return
-        offered = instance.handshake.methods
-        ops: list[Op] = []
-        if "action.capabilities" in offered:
-            raw = await peer.call("action.capabilities", timeout=_PREPARE_SECONDS)
-            ops = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id).ops
-            try:
-                self._ops.advertise(instance.id, ops)
-            except AdvertiseError as error:
-                raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
-        elif "input.inject" in offered:
-            ops = [Op(op="input", side_effect="destructive")]
-            self._ops.advertise(instance.id, ops)
-        await self._meet(instance, ops)
-        if "knowledge.catalog" in offered:
-            raw = await peer.call("knowledge.catalog", timeout=_PREPARE_SECONDS)
-            catalog = decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id)
-            self._candidates.forget(instance.id)
-            if instance.memory.screen:
-                # It was handed something before it answered.
-                logger.warning(
-                    "%s: its catalog is not taken: it has read something from the screen, and what may be picked must "
-                    "not come from there",
-                    instance.id,
-                    extra=about(instance),
-                )
-                catalog.candidates = []
-            try:
-                self._candidates.record(
-                    catalog.candidates, source="knowledge", owner=instance.id, now=trio.current_time()
-                )
-            except CandidateLimitError as error:
-                logger.warning("%s: %s", instance.id, error, extra=about(instance))
-        if "router.hints" in offered:
-            raw = await peer.call("router.hints", timeout=_PREPARE_SECONDS)
-            self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
+    # ---- plugins come and go
 
     def _plugin_changed(self, instance: Instance) -> None:
         self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
-            self._ops.withdraw(instance.id)
-            self._candidates.forget(instance.id)
+            self._offers.withdraw(instance.id)
             self._context.forget(instance)
         elif instance.running and instance.epoch != self._met.get(instance.id):
             self._met[instance.id] = instance.epoch
@@ -463,6 +500,14 @@ class Daemon:
             self._context.admitted(instance)
             self._voice.admitted(instance)
         self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+        self._reporter.changed()
+
+    def _plugin_gone(self, instance: Instance) -> None:
+        """A plugin is no longer configured."""
+        self._offers.forget(instance.id)
+        self._met.pop(instance.id, None)
+        self._data.forget_plugin(instance.id)
+        self._state_changed()
 
     def _inherit(self) -> Inherited:
         """What a process inherits that hears the microphone. Raises OSError."""
@@ -477,15 +522,6 @@ class Daemon:
     def _mark_in(self, message: bytes | Raw, plugin: str) -> Mark:
         # The data plane is built after the gate, since the ring is the voice's.
         return self._data.mark_in(message, plugin)
-
-    def _hints_changed(self, instance: Instance, _params: Raw) -> None:
-        def on_reply(result: Raw | None, error: RpcError | None) -> None:
-            if error is not None:
-                logger.warning("%s: router.hints: %s", instance.id, error, extra=about(instance))
-            elif result is not None:
-                self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
-
-        instance.request("router.hints", b"{}", on_reply, timeout=_PREPARE_SECONDS)
 
     def _health_changed(self, instance: Instance, params: Raw) -> None:
         health = decode_answer(params, HealthResult, "plugin.health_changed", instance.id)
@@ -502,15 +538,6 @@ class Daemon:
 
     def _on_level(self, level: AudioLevel) -> None:
         self._level.send(level)
-
-    def hints(self) -> list[str]:
-        """The phrases of every running router."""
-        return [
-            phrase
-            for instance in self._supervisor.instances
-            if instance.running
-            for phrase in self._hints.get(instance.id, ())
-        ]
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
@@ -529,6 +556,9 @@ class Daemon:
         sandbox = self._assurance.describe(instance.id, instance.permissions)
         return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
 
+    def _audit_status(self) -> dict[str, Any]:
+        return self._audit.status() if self._audit is not None and self._config.log.audit != "off" else {}
+
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""
         return {
@@ -543,10 +573,20 @@ class Daemon:
             **self._voice.status(),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
-            "audit": {"mode": self._config.log.audit, **(self._audit.status() if self._audit is not None else {})},
-            "locked": self._drift.locked,
-            "drift": msgspec.to_builtins(self._drift.drift),
-            "warnings": [*self._warnings, *self._socket_warnings(), *self._drift.warnings()],
+            "audit": {"mode": self._config.log.audit, **self._audit_status()},
+            **self._recorded.status(),
+            "warnings": [
+                *self._set_up_warnings,
+                *self._warnings,
+                *self._reloads.warnings(),
+                *self._socket_warnings(),
+                *self._recorded.warnings(),
+            ],
+            "service": {
+                "manager": self._manager.present,
+                "watchdog_s": self._manager.watchdog,
+                "socket_activated": self._endpoint.activated,
+            },
         }
 
 
@@ -562,26 +602,60 @@ def _stop_signals() -> Iterator[Any]:
         yield signals
 
 
+def _limits(runner: RunnerConfig) -> Limits:
+    return Limits(
+        max_frame=runner.max_frame, max_in_flight=runner.max_in_flight, max_queued_bytes=runner.max_queued_bytes
+    )
+
+
+def _timing(runner: RunnerConfig) -> Timing:
+    return Timing(
+        handshake=runner.handshake_timeout_ms / 1000,
+        health_interval=runner.health_interval_ms / 1000,
+        health_timeout=runner.health_timeout_ms / 1000,
+    )
+
+
+def _spoken(config: Config) -> SpokenAnswers | None:
+    voice = config.voice
+    return SpokenAnswers(voice.yes_words, voice.no_words) if voice.spoken_confirm else None
+
+
 def serve(
-    config: Config,
+    setup: Setup,
     endpoint: Endpoint,
-    specs: Sequence[PluginSpec],
     launched: Mapping[str, Launched],
-    problems: Sequence[str],
+    *,
+    read: Read,
+    level_is_given: bool,
+    hung_up: Callable[[], bool],
+    manager: ServiceManager,
 ) -> int:
     """Run the daemon until it is told to stop; return its exit code.
 
     Args:
-        config: the checked configuration.
+        setup: the checked configuration, the plugins, and sentences for the user about what could not be set up.
         endpoint: where clients connect; the caller closes it.
-        specs: the plugins.
-        launched: processes of them that run already.
-        problems: sentences for the user about what could not be set up.
+        launched: processes of plugins that run already.
+        read: reads the configuration again.
+        level_is_given: whether the command line has set the log's level, whatever the configuration says.
+        hung_up: whether SIGHUP has come before there was a loop.
+        manager: the service manager, if there is one.
     """
     try:
-        daemon = Daemon(config, os.environ, endpoint, specs=specs, launched=launched, problems=problems)
+        daemon = Daemon(
+            setup,
+            os.environ,
+            endpoint,
+            launched=launched,
+            read=read,
+            level_is_given=level_is_given,
+            hung_up=hung_up,
+            manager=manager,
+        )
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return 2
     trio.run(daemon.run)
     return 0

@@ -2,7 +2,7 @@
 
 Rules here: what can fail because of the user's set-up fails first, before any plugin is started; then the plugins'
 processes are started, and only then is the rest of the daemon imported, so that both come up side by side. SIGTERM ends
-it cleanly from the first line on.
+it cleanly from the first line on, and SIGHUP is remembered until the daemon can reload its configuration.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from utter_runner import __version__
 from utter_runner.config import Config, ConfigError, default_config_path, load_config, place_in, with_token
 from utter_runner.config.secret import find_secret, secret_file
 from utter_runner.operate.log_handlers import log_handler
+from utter_runner.operate.notify import take_manager
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, default_socket_path
+from utter_runner.setup import Setup
 from utter_runner.supervision.launch import Launched, SpawnError, abandon, launch
 from utter_runner.supervision.resolve import ResolveError, resolve
 from utter_runner.supervision.secrets import with_secrets
 from utter_runner.supervision.settings import settings_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from utter_runner.supervision.spec import PluginSpec
 
@@ -74,12 +76,12 @@ def plugin_specs(
     for position, entry in enumerate(config.plugin):
         if not entry.enabled:
             continue
+        place = partial(_place, config, position)
         try:
             spec = resolve(entry, directories, environ=environ, runner_socket=config.runner.socket_path)
         except ResolveError as error:
-            problems.append(str(error))
+            problems.append(f"{error} (configured in {place(())})")
             continue
-        place = partial(_place, config, position)
         spec, missing = with_secrets(spec, find, place)
         if missing:
             problems += missing
@@ -93,6 +95,21 @@ def plugin_specs(
         specs, refused = confine(specs, config, environ, secret_files)
         problems += refused
     return specs, problems
+
+
+def read_setup(path: Path, environ: Mapping[str, str], adapt: Callable[[Config], Config]) -> Setup:
+    """Read the configuration for a daemon that runs already, as at its start. Blocks.
+
+    Args:
+        path: the file.
+        environ: as for `plugin_specs`.
+        adapt: puts back what cannot change any more.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    config = adapt(with_token(load_config(path), environ))
+    return Setup(config, *plugin_specs(config, environ))
 
 
 def _place(config: Config, position: int, key: Sequence[str | int]) -> str:
@@ -129,47 +146,88 @@ def _quit(number: int, _frame: Any) -> None:
     raise SystemExit(EXIT_OK if number == signal.SIGTERM else 128 + number)
 
 
+class _HangUp:
+    """Takes note of SIGHUP until the loop runs, so that it neither ends the process nor is lost.
+
+    A handler, since children would inherit that a signal is ignored.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+
+    def __call__(self, _number: int, _frame: Any) -> None:
+        self.noted = True
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon; return its exit code: 0 stopped, 1 failed, 2 the configuration or the command line is wrong."""
     # What is imported stays; looking for garbage among it only costs time.
     gc.disable()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _quit)
+    hang_up = _HangUp()
+    signal.signal(signal.SIGHUP, hang_up)
     options = _parse_arguments(arguments)
+    manager = take_manager(os.environ, os.getpid())
     path = options.config or default_config_path(os.environ)
     try:
         config = with_token(load_config(path), os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)  # noqa: T201 - logging is configured by what could not be read
+        manager.status(str(error))
         return EXIT_USAGE
     level = options.log_level or config.log.level
     logging.basicConfig(level=level.upper(), handlers=[log_handler(os.environ)])
     specs, problems = plugin_specs(config, os.environ, thorough=options.check)
-    problems += config.warnings
     if options.check:
-        return _check(config, path, len(specs), problems)
+        return _check(config, path, len(specs), [*problems, *config.warnings])
     try:
         socket_path = Path(config.runner.socket_path) if config.runner.socket_path else default_socket_path(os.environ)
-        endpoint = Endpoint(socket_path)
+        endpoint = _endpoint(socket_path)
     except EndpointError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
+        manager.status(str(error))
         return EXIT_FAILED
     try:
-        return _run(config, endpoint, specs, problems)
+        return _run(
+            Setup(config, specs, problems),
+            endpoint,
+            read=partial(read_setup, path, os.environ),
+            level_is_given=options.log_level is not None,
+            hung_up=lambda: hang_up.noted,
+            manager=manager,
+        )
     finally:
         endpoint.close()
 
 
-def _run(config: Config, endpoint: Endpoint, specs: list[PluginSpec], problems: list[str]) -> int:
+def _endpoint(path: Path) -> Endpoint:
+    """Return where clients connect: what the service manager passed, or a socket of our own. Raises EndpointError."""
+    if "LISTEN_PID" not in os.environ:
+        return Endpoint(path)
+    from utter_runner.rpc.activation import check_place, take_listener  # noqa: PLC0415 - only where a socket is passed
+
+    passed = take_listener(os.environ, os.getpid())
+    if passed is None:
+        return Endpoint(path)
+    try:
+        check_place(passed, path)
+        return Endpoint(path, passed=passed)
+    except EndpointError:
+        passed.close()
+        raise
+
+
+def _run(setup: Setup, endpoint: Endpoint, **options: Any) -> int:
     launched: dict[str, Launched] = {}
     try:
-        if not config.runner.locked:
-            _launch_all(specs, launched)
+        if not setup.config.runner.locked:
+            _launch_all(setup.specs, launched)
         from utter_runner import daemon  # noqa: PLC0415 - the plugins start while this loads
 
         gc.freeze()
         gc.enable()
-        return daemon.serve(config, endpoint, specs, launched, problems)
+        return daemon.serve(setup, endpoint, launched, **options)
     finally:
         for one in launched.values():
             abandon(one)

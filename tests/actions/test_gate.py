@@ -999,3 +999,55 @@ async def _play(proposed: PlannedStep, origin: Origin, rules: PolicyRules, answe
         assert world.received[0].params == {"op": first.invoke_as, "args": first.args, "provenance": first.provenance}
     elif isinstance(first, Deny):
         assert (ending.error.code, ending.error.message) == (denial(first).code, first.detail)
+
+
+# ---- other rules, while it runs
+
+
+async def test_what_has_run_counts_under_other_rules(autojump_clock: MockClock) -> None:
+    stage = Stage(rules=limited("mute", Rate(1, "hour")))
+
+    async def submit() -> Ending:
+        ending = stage.submit(MUTE)
+        await ending.wait()
+        return ending
+
+    assert (await submit()).result == DONE
+    # Another rule, and this one as it was.
+    others = PolicyRules(confirm_ops=frozenset({"wipe"}), ops={"mute": OpRule(rate=Rate(1, "hour"))})
+    stage.gate.reconfigure(others, None)
+    assert (await submit()).error.data["rule"] == "rate"
+    stage.gate.reconfigure(limited("mute", Rate(2, "hour")), None)
+    assert (await submit()).result == DONE
+    assert (await submit()).error.data["rule"] == "rate"
+
+
+@pytest.mark.parametrize(
+    ("rules", "rule"),
+    [
+        (PolicyRules(disabled_ops=frozenset({"wipe"})), "op-disabled"),
+        (PolicyRules(confirm_ops=frozenset({"wipe"})), "step-changed"),
+    ],
+)
+async def test_what_is_being_confirmed_is_judged_by_the_rules_of_the_moment_of_the_answer(
+    rules: PolicyRules, rule: str
+) -> None:
+    person = Person()
+    stage = Stage(person)
+    async with stage.running():
+        ending = stage.submit(WIPE)
+        await settle()
+        stage.gate.reconfigure(rules, stage.audit)
+        person.say(answer=True)
+        await ending.wait()
+    assert ending.error.code == ErrorCode.NOT_PERMITTED
+    assert ending.error.data["rule"] == rule
+    assert stage.plugin.received == []
+
+
+async def test_the_trail_can_be_switched_off_and_on() -> None:
+    stage = Stage()
+    for audit, kept in ((None, 0), (stage.audit, 1)):
+        stage.gate.reconfigure(EVERYTHING_ON, audit)
+        await stage.submit(MUTE).wait()
+        assert len(stage.audit.entries) == kept

@@ -61,3 +61,31 @@ async def test_so_many_expire_at_once_and_then_others_have_their_turn(autojump_c
     timer.fire()
     assert gone == holds
     assert (books.total, timer.armed) == (0, [])
+
+
+async def test_another_life_counts_from_the_last_use(autojump_clock: MockClock) -> None:
+    timer, gone = Timer(), list[Hold]()
+
+    def discard(hold: Hold) -> None:
+        assert books.strike(hold)
+        gone.append(hold)
+
+    books = Books(Quotas(ttl=100.0), timer, discard)
+    holds = []
+    for number in range(2):
+        name = hashlib.sha256(b"%d" % number).hexdigest()
+        holds.append(Hold(Scope(Path("nowhere")), name, 1, mark="user", granted=False, verified=True))
+        books.enter(holds[-1])
+        books.touch(holds[-1])
+        await trio.sleep(10)
+    began = trio.current_time() - 20
+    books.reconfigure(Quotas(ttl=50.0))
+    ((at, _),) = timer.armed
+    assert at == began + 50
+    await trio.sleep(at - trio.current_time())
+    timer.fire()
+    assert gone == holds[:1]
+    # A longer one as well.
+    books.reconfigure(Quotas(ttl=70.0))
+    ((at, _),) = timer.armed
+    assert at == began + 10 + 70

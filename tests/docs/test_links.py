@@ -127,7 +127,7 @@ def misuse(command: Any, arguments: list[str]) -> str:  # noqa: C901, PLR0911 - 
 
 def test_misuse_is_found() -> None:
     root = typer.main.get_command(app)
-    for line in ("plugins restart", "fly", "ptt hold", "say --loud hello", "policy decide", "events --count 3 now"):
+    for line in ("plugins resurrect", "fly", "ptt hold", "say --loud hello", "policy decide", "events --count 3 now"):
         assert misuse(root, words(line)), line
     for line in ("ptt press", "say 'open youtube' --json", "events --count 3", "policy explain OP JSON", "policy"):
         assert not misuse(root, words(line)), line

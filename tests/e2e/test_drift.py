@@ -151,9 +151,9 @@ def test_what_was_never_recorded_is_not_started_and_is_when_it_was(bed: Bed) -> 
         assert "lamp 1.0.0, not recorded before" in said
         assert answer["not_asked"] == ["lamp"]
         assert looked(daemon)[0] == []
-    with bed.daemon() as daemon:
-        drift, status = looked(daemon)
-        assert (drift, shown(status)[0]) == ([], "ready")
+        with daemon.client() as client:
+            client.call("runner.control", {"plugin": "lamp", "action": "start"}, 30)
+        daemon.wait_plugin("lamp", "ready")
         # Now its ops can be recorded, too.
         answer, _ = bed.utter("lock", "--yes")
         assert list(answer["changed"][0]["after"]["process"]["tools"]) == ["on"]
@@ -288,8 +288,22 @@ def test_a_manifest_that_was_changed_since_it_was_read_is_not_what_was_agreed_to
         end(daemon, code=1)
         detail = daemon.wait_plugin("lamp", "failed")["detail"]
         assert f"{manifest} is not what it was when the runner read it for the start." in detail
-    with bed.daemon() as daemon:
+        with daemon.client() as client:
+            client.call("runner.reload", {}, 30)
+        daemon.wait_plugin("lamp", "ready")
+
+
+def test_locked_can_be_switched_on_by_a_reload(bed: Bed) -> None:
+    with bed.daemon(locked=False) as daemon:
         assert shown(looked(daemon)[1])[0] == "ready"
+        daemon.config.write_text(daemon.config.read_text().replace("locked = false", "locked = true"))
+        with daemon.client() as client:
+            assert client.call("runner.reload", {}, 30)["changed"] == ["runner.locked"]
+        # What runs goes on to its end.
+        status = looked(daemon)[1]
+        assert (status["locked"], shown(status)[0]) == (True, "ready")
+        end(daemon, code=1)
+        assert "lamp is configured and not recorded" in daemon.wait_plugin("lamp", "failed")["detail"]
 
 
 def test_under_another_name_it_is_known_again(bed: Bed) -> None:

@@ -226,3 +226,21 @@ def test_one_that_is_left_out_is_warned_of(tmp_path: Path) -> None:
             "No sandbox holds it, although [security] enforce = true: its [[plugin]] table says sandbox = false. "
             "It has all of your rights."
         )
+
+
+def test_the_sandbox_can_be_switched_on_and_off_while_it_runs(tmp_path: Path) -> None:
+    plain = hostile("held", extra=f'read_paths = ["{Path(__file__).parents[1]}"]') + hostile(
+        "free", extra="sandbox = false"
+    )
+    with Daemon(tmp_path, plain) as daemon, daemon.client() as client:
+        assert plugins(client)["held"]["sandbox"]["wrappers"] == []
+        text = daemon.config.read_text()
+        for enforced in (True, False):
+            daemon.config.write_text((ENFORCE if enforced else "") + text)
+            answer = client.call("runner.reload", {}, timeout=60)
+            assert (answer["changed"], answer["plugins"]["restarted"]) == (["security.enforce"], ["held"])
+            up = client.call("runner.control", {"plugin": "held", "action": "start"}, timeout=60)
+            assert (up["status"], bool(up["sandbox"]["wrappers"])) == ("ready", enforced)
+            assert (plugins(client)["free"]["epoch"], plugins(client)["free"]["status"]) == (1, "ready")
+            if enforced:
+                assert wait_known(client, "held")["sandbox"]["besides"][0]["enforced"]

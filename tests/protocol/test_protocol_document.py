@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from utter_protocol import ABI, PROTOCOL, blobs, contracts, drift, framing, host, kinds, methods, nesting
+from utter_protocol import ABI, PROTOCOL, blobs, contracts, control, drift, framing, host, kinds, methods, nesting
 from utter_protocol.audit import MAX_ARGS, AuditEntry, Chain
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
@@ -40,6 +40,7 @@ from utter_runner.operate import lockfile, tree
 from utter_runner.operate.tree import Limits as PackageLimits
 from utter_runner.operate.watching import MAX_SAID
 from utter_runner.policy.rates import MAX_COUNT
+from utter_runner.reload import READ_SECONDS
 from utter_runner.rpc import descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.sandbox.assurance import MAX_CACHE
@@ -121,6 +122,8 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
     "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
+    "runner.control": (control.ControlParams, NOTHING),
+    "runner.reload": (NOTHING, control.ReloadResult),
     "runner.listen": (methods.ListenParams, methods.SessionReport),
     "runner.events": (methods.StreamData, None),
     "ptt.press": (NOTHING, NOTHING),
@@ -324,7 +327,7 @@ def test_every_payload_struct_belongs_to_a_method() -> None:
             todo += getattr(type_, "__args__", ())
     defined = {
         value
-        for module in (methods, kinds, host, blobs)
+        for module in (methods, kinds, host, blobs, control)
         for value in vars(module).values()
         if inspect.isclass(value) and value.__module__ == module.__name__
     }
@@ -498,6 +501,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "connections that are accepted per second": [ACCEPTS_PER_S],
         "tokens that `utter token` made (`max_tokens`)": [MAX_TOKENS],
         "time until a revoked token's connections are closed, in ms": [REVOKED_SECONDS * 1000],
+        "time to read a changed configuration (`reload_timeout`), in ms": [READ_SECONDS * 1000],
         "processes and threads of a plugin, where systemd makes its cgroup (`max_tasks`)": [MAX_TASKS],
         "findings about the sandbox that are read again": [MAX_CACHE],
         "streams per connection (`max_streams`)": [MAX_STREAMS_PER_PEER],

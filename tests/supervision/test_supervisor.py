@@ -290,19 +290,19 @@ async def test_a_refused_plugin_starts_again_once_its_provider_is_there(house: H
         user, provider = running.supervisor.instances
         await running.until(lambda: user.status == "failed" and provider.status == "failed")
         provider.spec = plugin("provider", "provides=experimental/a@1")
-        running.supervisor.restart("provider")
+        running.supervisor.start("provider")
         await running.until(lambda: user.status == "ready" and provider.status == "ready")
 
 
-async def test_restarting_one_that_runs_does_not_cut_short_a_later_pause(house: House) -> None:
+async def test_starting_one_that_runs_does_not_cut_short_a_later_pause(house: House) -> None:
     timing = Timing(backoff_first=30.0, stop=0.5)
     async with house(plugin("good"), timing=timing) as running:
         good = running.supervisor.get("good")
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         assert not running.supervisor._lives["good"].wake.is_set()
         os.kill(good.process.pid, signal.SIGKILL)
         await running.until(lambda: good.status == "backoff")
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         await running.until(lambda: good.epoch == 2 and good.running)
 
 
@@ -383,7 +383,7 @@ async def test_a_plugin_that_others_ask_too_much_is_not_taken_for_unwell(house: 
         for _ in range(4):
             busy.request("slow", b"{}", lambda *_: None, timeout=60)
         life = running.supervisor._lives["busy"]
-        await running.supervisor._check_health(life, busy.epoch)
+        await running.supervisor.health.check(life)
         assert (busy.status, life.unwell) == ("ready", "")
 
 

@@ -12,6 +12,7 @@ import trio.testing
 
 from support.stage import Desk, Person
 from utter_protocol.capabilities import load_registry
+from utter_protocol.control import ReloadResult
 from utter_protocol.drift import DriftResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
@@ -37,8 +38,6 @@ from utter_runner.voice.fakes import FakeFeed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from msgspec import Raw
 
     from utter_runner.clients.tokens import TokenStore
     from utter_runner.config import SocketConfig
@@ -266,6 +265,7 @@ class House(Desk):
             data=self.data,
             status=self.status,
             drift=self.look_for_drift,
+            reload=self.reload,
             sandbox=Assurance([], {}, "", lambda: None).describe,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
@@ -286,6 +286,11 @@ class House(Desk):
         self.confirmer._surfaces = lambda: [*self.persons, *self.server.surfaces()]
         self._nursery: trio.Nursery | None = None
 
+    async def reload(self) -> ReloadResult:
+        """The fake of what reads the configuration again."""
+        await trio.lowlevel.checkpoint()
+        return ReloadResult(ok=True, changed=["voice.language"])
+
     def emit(self, event: dict[str, Any]) -> None:
         super().emit(event)
         self.bus.emit(event)
@@ -297,7 +302,7 @@ class House(Desk):
         await trio.lowlevel.checkpoint()
         return self.devices
 
-    async def look_for_drift(self, _params: Raw) -> DriftResult:
+    async def look_for_drift(self) -> DriftResult:
         await trio.lowlevel.checkpoint()
         return DriftResult(locked=False, drift=[], announced={})
 

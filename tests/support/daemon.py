@@ -173,6 +173,14 @@ class Daemon:
             self.log += self.process.stderr.readlines()
         return self.process.wait(timeout=30)
 
+    def refused(self) -> int:
+        """Wait until it has ended by itself, as one does that cannot run; return the exit code."""
+        assert self.process is not None
+        assert self.process.stderr is not None
+        with self.process.stderr:
+            self.log += self.process.stderr.readlines()
+        return self.process.wait(timeout=60)
+
     def client(self, token: str | None = None) -> Client:
         """A connected client."""
         return Client.connect(str(self.socket), token=token)
@@ -203,7 +211,8 @@ class Daemon:
             assert code == 0, log
             # A plugin's own stands behind its name.
             assert not any(line.startswith("Traceback") for line in self.log), log
-            assert not self.socket.exists()
+            # One that was passed is not the runner's to remove.
+            assert self.socket.exists() == bool(self._pass_fds)
         elif value is not None:
             value.add_note(f"the daemon's log:\n{log}")
 

@@ -153,6 +153,7 @@ def answer(wire: Wire, method: str, params: dict[str, object]) -> object:  # noq
             "pid": os.getpid(),
             "environ": dict(os.environ),
             "fds": sorted(one.name for one in Path("/proc/self/fd").iterdir()),
+            "kept": len(KEPT),
         }
     if method == "dial again":
         return second_connection()

@@ -216,6 +216,11 @@ class AuditTrail:
         self._stopping = False
         self._wake = trio.Event()
 
+    def reconfigure(self, *, required: bool, content: bool, limit: int) -> None:
+        """Keep the next lines in another way; `limit` is the bytes of all files together."""
+        self._required, self._content = required, content
+        self._file.set_limit(limit)
+
     def refusal(self) -> str:
         """Why no step may be done now: `[log] audit = "required"`, and it cannot be written."""
         if not self._required:

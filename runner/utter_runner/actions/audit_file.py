@@ -47,14 +47,18 @@ class AuditFile:
     def __init__(self, directory: Path, limit: int) -> None:
         self.path = directory / AUDIT_NAME
         self._directory = directory
-        self._limit = limit
-        self._most = limit // FILES
+        self.set_limit(limit)
         self._fd = -1
         self._size = 0
         self._seq = 0
         self._prev = NOTHING_BEFORE
         self._cut = False
         self._known = False
+
+    def set_limit(self, limit: int) -> None:
+        """Have another bound, in bytes of all files together, from the next line on. From any thread."""
+        self._limit = limit
+        self._most = limit // FILES
 
     def open(self) -> None:
         """Open it, and find the last line. Raises OSError; `strerror` is fit for a message."""

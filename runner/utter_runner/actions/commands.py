@@ -77,6 +77,10 @@ class Commands:
         self._emit = emit
         self._mark_in = mark_in
 
+    def reconfigure(self, *, timeout: float) -> None:
+        """Have another time-out, in seconds, for commands that begin from now on."""
+        self._timeout = timeout
+
     async def command(
         self,
         utterance: str,

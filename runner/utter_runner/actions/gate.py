@@ -128,6 +128,11 @@ class ActionGate:
         finally:
             self._nursery = None
 
+    def reconfigure(self, rules: PolicyRules, audit: Auditor | None) -> None:
+        """Judge by other rules from now on, also what is being confirmed; what ran counts for the rates as before."""
+        self._rules = rules
+        self._audit = audit or Unaudited()
+
     def explain(self, step: PlannedStep, origin: Origin) -> Decision:
         """Return the decision about a step, from the same function that `submit` acts on."""
         origin = self._with_handles(step, origin)

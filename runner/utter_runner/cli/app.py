@@ -21,6 +21,7 @@ from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
+from utter_runner.cli.service import group as service
 from utter_runner.cli.text import document
 from utter_runner.cli.tokens import group as tokens
 
@@ -58,6 +59,7 @@ app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
 app.add_typer(audio, name="audio")
 app.add_typer(tokens, name="token")
+app.add_typer(service, name="service")
 app.command("audit")(audit)
 
 
@@ -180,6 +182,18 @@ def status(as_json: Json = False, socket: Socket = None, token_file: TokenFile =
 
         print_status(console(), answer)
     return Exit.DONE
+
+
+@app.command()
+@_guarded
+def reload(as_json: Json = False, socket: Socket = None, token_file: TokenFile = None) -> Exit:
+    """Have the runner read its configuration again, and take over what has changed.
+
+    If anything in it is wrong, nothing changes: exit code 1. Plugins that have not changed go on as they are.
+    """
+    from utter_runner.cli.control import reload as take_over  # noqa: PLC0415 - only this command needs it
+
+    return take_over(Target(socket, token_file), as_json=as_json)
 
 
 @app.command()

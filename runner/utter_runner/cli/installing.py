@@ -107,7 +107,7 @@ def remove(
     else:
         print(harmless(f"Removed {plugin} {entry.version}."))
     if plugin in _configured():
-        say(f"The configuration still has a [[plugin]] table for {plugin}: take it out, and restart the runner.")
+        say(f"The configuration still has a [[plugin]] table for {plugin}: take it out, then: utter reload")
     return Exit.DONE
 
 
@@ -288,7 +288,7 @@ def _what_next(name: str) -> None:
     if name in _configured():
         print("The configuration names it. Restart the runner.")
         return
-    print("\nThe runner starts it when its configuration says so. Add this and restart the runner:\n")
+    print("\nThe runner starts it when its configuration says so. Add this, then run `utter reload`:\n")
     print(f'[[plugin]]\nid = "{name}"')
 
 

@@ -30,7 +30,7 @@ A plugin for utter-runner, of the kind {kind}.
 
 ## Try it
 
-Put this into the runner's configuration (`~/.config/utter/runner.toml`) and restart the runner:
+Put this into the runner's configuration (`~/.config/utter/runner.toml`) and run `utter reload`:
 
 ```toml
 {entry}

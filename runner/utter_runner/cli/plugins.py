@@ -1,6 +1,6 @@
 """`utter plugins`: what runs, what lies on disk, and whether either is in order.
 
-Rules here: `list` and `validate` ask the runner; the others need none, and start nothing.
+Rules here: `list`, `validate`, `start`, `stop` and `restart` ask the runner; the others need none, and start nothing.
 """
 
 from __future__ import annotations
@@ -84,6 +84,48 @@ def validate(
     return of_validation(answer)
 
 
+Wait = Annotated[
+    float, typer.Option("--timeout", min=0.1, max=60.0, metavar="S", help="Seconds to wait until it is done.")
+]
+Id = Annotated[str, typer.Argument(metavar="ID", help="As in the configuration.")]
+
+
+def _control(action: str, plugin: str, seconds: float, target: Target, *, as_json: bool) -> Exit:
+    from utter_runner.cli.control import Action, control  # noqa: PLC0415 - only these commands need it
+
+    return control(plugin, Action(action), seconds, target, as_json=as_json)
+
+
+@group.command()
+@guarded
+def start(
+    plugin: Id, timeout: Wait = 30.0, as_json: Json = False, socket: Socket = None, token_file: TokenFile = None
+) -> Exit:
+    """Start a plugin that was stopped or has failed, and wait until it is up. Exit code 4: it is not."""
+    return _control("start", plugin, timeout, Target(socket, token_file), as_json=as_json)
+
+
+@group.command()
+@guarded
+def stop(
+    plugin: Id, timeout: Wait = 30.0, as_json: Json = False, socket: Socket = None, token_file: TokenFile = None
+) -> Exit:
+    """Stop a plugin. It stays so until it is started, or the runner is."""
+    return _control("stop", plugin, timeout, Target(socket, token_file), as_json=as_json)
+
+
+@group.command()
+@guarded
+def restart(
+    plugin: Id, timeout: Wait = 30.0, as_json: Json = False, socket: Socket = None, token_file: TokenFile = None
+) -> Exit:
+    """Start a plugin anew, whatever it is doing, and wait until it is up. Exit code 4: it is not.
+
+    What it is at may be finished before; it gets no new requests meanwhile.
+    """
+    return _control("restart", plugin, timeout, Target(socket, token_file), as_json=as_json)
+
+
 @group.command()
 @guarded
 def available(
@@ -150,7 +192,7 @@ def new(
         print(document(made))
         return Exit.DONE
     print(harmless(f"Made {made['directory']}: {', '.join(made['files'])}"))
-    print("\nThe runner starts it when its configuration says so. Add this and restart the runner:\n")
+    print("\nThe runner starts it when its configuration says so. Add this, then run `utter reload`:\n")
     print("\n".join(harmless_lines(made["entry"])))
     print("\nWithout a runner:\n")
     print(harmless(f"utter conformance {shlex.quote(made['directory'])}/utter-plugin.toml"))

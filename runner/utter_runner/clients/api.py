@@ -20,6 +20,7 @@ from msgspec import Raw
 from utter_protocol import ABI, PROTOCOL
 from utter_protocol.audit import AuditSource
 from utter_protocol.contracts import FOR_THE_RUNNER
+from utter_protocol.control import ControlParams
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.kinds import SnapshotParams, SpeakResult
 from utter_protocol.messages import encode
@@ -139,6 +140,7 @@ class ClientApi:
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
         drift: looks at the plugins on disk, and returns what `runner.drift` answers.
+        reload: reads the configuration again; returns what `runner.reload` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
@@ -160,7 +162,8 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
-        drift: Callable[[Raw], Awaitable[object]],
+        drift: Callable[[], Awaitable[object]],
+        reload: Callable[[], Awaitable[object]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
@@ -203,6 +206,7 @@ class ClientApi:
             "ptt.toggle": self._answering(voice.toggle),
             "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
             "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
+            "runner.control": self._start_control,
             "audio.open": self._open_audio,
             "audio.close": self._close_audio,
             "stream.subscribe": streams.subscribe,
@@ -213,9 +217,14 @@ class ClientApi:
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
-            "runner.drift": drift,
+            "runner.drift": lambda _params: drift(),
             "audio.devices": lambda _params: self._devices(),
+            "runner.reload": lambda _params: reload(),
         }
+
+    def reconfigure(self, *, timeout: float) -> None:
+        """Have another time-out, in seconds, for requests that name none, from now on."""
+        self._timeout = timeout
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the tasks of methods that wait."""
@@ -374,6 +383,26 @@ class ClientApi:
             provenance=params.provenance, session=params.session, sources=tuple(params.sources), llm=params.llm
         )
         peer.reply_object(request_id, explained(self._gate.explain(step, origin)))
+
+    # ---- what runs
+
+    def _start_control(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        source = self._sources.get(peer, _SOMEBODY)
+        self._tasks.start(peer, request_id, "runner.control", partial(self._control, source, raw))
+
+    async def _control(self, source: AuditSource, raw: Raw) -> object:
+        params = decode_params(raw, ControlParams)
+        timeout = seconds_of(params.timeout_ms, self._timeout)
+        plugin, changed = params.plugin, True
+        if params.action == "start":
+            changed = self._supervisor.start(plugin)
+        elif params.action == "stop":
+            changed = self._supervisor.hold(plugin, f"pid {source.pid} ({source.program or 'a program'})")
+        else:
+            self._supervisor.restart(plugin)
+        await self._supervisor.until_at_rest(plugin, timeout)
+        found = next(one for one in self._status()["plugins"] if one["id"] == plugin)
+        return {**found, "changed": changed}
 
     # ---- the microphone
 

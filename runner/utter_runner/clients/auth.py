@@ -25,6 +25,8 @@ class Grant(NamedTuple):
     """What a client was let in for by `runner.auth`: an entry of the file of tokens, or None for the configured one."""
 
     stored: StoredToken | None = None
+    configured: str = ""
+    """The configured token itself, as it was then."""
 
 
 class Admission:
@@ -70,10 +72,10 @@ class Admission:
         stored = self._tokens.matching(token) if self._tokens is not None else None
         if stored is not None:
             return Grant(stored)
-        return Grant() if configured else None
+        return Grant(configured=token) if configured else None
 
     def withdrawn(self, grant: Grant) -> bool:
         """Whether the token that a client was let in for has been revoked since."""
-        if grant.stored is None or self._tokens is None:
-            return False
-        return not self._tokens.holds(grant.stored)
+        if grant.stored is None:
+            return not self.token_matches(grant.configured)
+        return self._tokens is not None and not self._tokens.holds(grant.stored)

@@ -225,6 +225,37 @@ class ClientServer:
         """Whom a person could be asked through."""
         return [connection for connection in self._connections if connection.trusted]
 
+    def reconfigure(
+        self, admission: Admission, limits: Limits, *, max_clients: int, max_requests_per_s: int, max_bytes_per_s: int
+    ) -> None:
+        """Accept in another way from now on; see the class. `review` is for those who are there already."""
+        self.admission, self._limits, self._max_clients = admission, limits, max_clients
+        rates = (max_requests_per_s, max_bytes_per_s)
+        if rates != self._rates:
+            self._rates = rates
+            for client in self._connections:
+                if client.trusted and client.peer is not None:
+                    self._measure(client.peer)
+
+    def review(self) -> None:
+        """End the connections of those who would not be let in any more as they were; what is queued is sent."""
+        for client in list(self._connections):
+            if client.trusted and client.peer is not None and not client.peer.closed:
+                why = self._no_longer(client, client.peer)
+                if why is not None:
+                    self.refused(client.credentials, f"the configuration has changed, and {why}")
+                    client.peer.close("the configuration does not let it in any more", flush=True)
+
+    def _no_longer(self, client: ClientConnection, peer: Peer) -> str | None:
+        """Return why a client would not be let in now, or None."""
+        connection = peer.channel.socket
+        if connection is None:
+            return "its connection cannot be looked at"
+        why = self.admission.needs_token(connection, client.credentials)
+        if client.grant is None or why is None:
+            return why
+        return "its token is not right any more" if self.admission.withdrawn(client.grant) else None
+
     def start(self) -> None:
         """Begin to accept."""
         now = trio.current_time()
@@ -249,9 +280,12 @@ class ClientServer:
 
     def let_in(self, connection: ClientConnection, peer: Peer) -> None:
         """A connection has authenticated, or need not."""
-        peer.meter = RateLimit(*self._rates, trio.current_time) if any(self._rates) else None
+        self._measure(peer)
         if connection.grant is not None and connection.grant.stored is not None and not self._watches_tokens:
             self._watch_tokens()
+
+    def _measure(self, peer: Peer) -> None:
+        peer.meter = RateLimit(*self._rates, trio.current_time) if any(self._rates) else None
 
     def refused(self, credentials: Credentials, why: str) -> None:
         """Tell that a connection was turned away, unless that was told too often a moment ago."""

@@ -93,6 +93,10 @@ class Confirmer:
         self._open: list[_Open] = []
         self._round: Round | None = None
 
+    def reconfigure(self, *, timeout: float, self_confirm: bool, spoken: SpokenAnswers | None) -> None:
+        """Ask in another way from the next question on; what the arguments are, the class says."""
+        self._timeout, self._self_confirm, self._spoken = timeout, self_confirm, spoken
+
     async def ask(self, question: Question) -> Verdict:
         """Return the verdict. Up to `MAX_QUESTIONS` queue; each has its own time-out once it is asked."""
         if len(self._open) >= MAX_QUESTIONS:

@@ -122,6 +122,17 @@ class Books:
         self._total = 0
         self._sweep: Deadline | None = None
 
+    def reconfigure(self, quotas: Quotas) -> None:
+        """Have other bounds. What is held stays, with the new life counted from its last use; the next is judged."""
+        longer = quotas.ttl - self.quotas.ttl
+        self.quotas = quotas
+        if longer:
+            for hold in self._by_age:
+                hold.expires += longer
+            if self._sweep is not None:
+                self._sweep.cancel()
+                self._arm()
+
     @property
     def total(self) -> int:
         """Bytes of all blobs, each counted once, and of those that are being written."""

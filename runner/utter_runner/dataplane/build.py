@@ -31,6 +31,16 @@ def handle_root(config: RunnerConfig, environ: Mapping[str, str], socket_path: P
     return runtime / "utter" / "handles" if runtime.is_absolute() else socket_path.parent / "handles"
 
 
+def quotas_of(config: RunnerConfig) -> Quotas:
+    """Return the bounds of the handle store."""
+    return Quotas(
+        scope_bytes=config.handle_scope_bytes,
+        scope_count=config.handle_scope_count,
+        total_bytes=config.handle_total_bytes,
+        ttl=config.handle_ttl,
+    )
+
+
 def build_data_plane(
     config: RunnerConfig,
     root: Path,
@@ -52,11 +62,5 @@ def build_data_plane(
         plugin_known: raises RpcError for an id that is no plugin's.
         on_broken: told in a sentence why there are no handles.
     """
-    quotas = Quotas(
-        scope_bytes=config.handle_scope_bytes,
-        scope_count=config.handle_scope_count,
-        total_bytes=config.handle_total_bytes,
-        ttl=config.handle_ttl,
-    )
-    store = HandleStore(BlobFiles(root), quotas=quotas, deadlines=deadlines, on_broken=on_broken)
+    store = HandleStore(BlobFiles(root), quotas=quotas_of(config), deadlines=deadlines, on_broken=on_broken)
     return DataPlane(store, ring=ring, wakers=RingWakers(ring, reactor), plugin_known=plugin_known)

@@ -114,6 +114,10 @@ class HandleStore:
                 self._books.enter(hold)
         self._books.age(left)
 
+    def reconfigure(self, quotas: Quotas) -> None:
+        """Have other bounds, as `Books.reconfigure`."""
+        self._books.reconfigure(quotas)
+
     # ---- scopes
 
     def plugin(self, plugin_id: str) -> Scope:
@@ -138,6 +142,12 @@ class HandleStore:
             for hold in list(scope.holds.values()):
                 self._books.strike(hold)
             self._throw(scope.directory)
+
+    def drop_plugin(self, plugin_id: str) -> None:
+        """Let go of everything that a plugin held, which is no longer configured. If it comes back, it begins anew."""
+        scope = self.plugin(plugin_id)
+        del self._scopes[scope.directory.name]
+        self.drop(scope)
 
     # ---- making
 

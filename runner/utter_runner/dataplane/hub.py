@@ -42,6 +42,10 @@ class Hub:
         self._queue = queue
         self._subscribers: dict[Peer, _Subscriber] = {}
 
+    def reconfigure(self, *, queue: int) -> None:
+        """Have another `lossy_queue` for streams that are opened from now on."""
+        self._queue = queue
+
     def __len__(self) -> int:
         return sum(len(one.streams) for one in self._subscribers.values())
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from utter_protocol.messages import RequestId
     from utter_runner.dataplane.asked import Purpose
     from utter_runner.dataplane.blobfiles import Content
-    from utter_runner.dataplane.books import Hold, Scope
+    from utter_runner.dataplane.books import Hold, Quotas, Scope
     from utter_runner.dataplane.handles import HandleStore
     from utter_runner.dataplane.ring import RingWriter
     from utter_runner.dataplane.wakers import RingEnds, RingWakers
@@ -107,6 +107,14 @@ class DataPlane:
         """Free everything. Blocks; to be called when the loop has ended, before the ring and the reactor are closed."""
         self._wakers.close()
         self._store.close()
+
+    def reconfigure(self, quotas: Quotas) -> None:
+        """Have other bounds, as `Books.reconfigure`."""
+        self._store.reconfigure(quotas)
+
+    def forget_plugin(self, plugin_id: str) -> None:
+        """A plugin is no longer configured: what it held is let go."""
+        self._store.drop_plugin(plugin_id)
 
     # ---- who asks
 

@@ -69,6 +69,10 @@ class Relay:
         self._epochs: dict[Instance, PluginEpoch] = {}
         self._offered: dict[str, tuple[str, ...]] = {}
 
+    def reconfigure(self, *, timeout: float) -> None:
+        """Have another time-out, in seconds, for subscriptions from now on."""
+        self._timeout = timeout
+
     # ---- the subscriber's side
 
     def find(self, method: str, plugin: str | None = None, *, besides: str = "") -> Instance:

@@ -111,6 +111,10 @@ class HostRequests:
         self._tasks = RequestTasks()
         self._asking: set[str] = set()
 
+    def reconfigure(self, *, timeout: float) -> None:
+        """Have another time-out, in seconds, for requests that name none, from now on."""
+        self._timeout = timeout
+
     def attach(self, host: HostCallbacks) -> None:
         """Serve plugins' requests that come in at `host`."""
         host.serve("host.context", self._on_context)

@@ -163,6 +163,11 @@ class Channel:
         self._read_fd = self._write_fd = -1
         self._drop_queue()
 
+    @property
+    def socket(self) -> socket.socket | None:
+        """The socket, to be looked at; None if it is none of those that pass descriptors, or closed."""
+        return self._socket
+
     def close_writing(self) -> None:
         """Give the other side end-of-file, and go on reading. What the kernel does not take now is dropped."""
         if self._write_fd < 0:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,7 +126,23 @@ def remove_stale(path: Path, instead: str) -> None:
             pass
         except OSError as error:
             raise EndpointError(f"{path} cannot be examined: {error.strerror}.") from None
+        managed = _is_managed(probe)
+    if managed:
+        raise EndpointError(
+            f"systemd listens on {path} for the runner (utter-runner.socket): start it with "
+            f"systemctl --user start utter-runner, or {instead}."
+        )
     raise EndpointError(f"Another program listens on {path}; {instead}.")
+
+
+def _is_managed(probe: socket.socket) -> bool:
+    """Whether it is the service manager that listens: then it is to start the runner."""
+    pid, _uid, _gid = struct.unpack(
+        "3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "systemd\n"
+    return False
 
 
 class Endpoint:
@@ -134,13 +151,18 @@ class Endpoint:
     Args:
         path: where the socket file goes; its directory is made with mode 0700 if it is missing.
         instead: what else the user could do if something is in the way, for the message.
+        passed: a socket that listens there already, made by the service manager (`activation`); becomes the endpoint's.
+            Its file stays when this is closed: the manager goes on listening.
 
     Raises:
         EndpointError: another runner owns the path, something else lies there, or it cannot be made.
     """
 
-    def __init__(self, path: Path, instead: str = "set another socket_path") -> None:
+    def __init__(
+        self, path: Path, instead: str = "set another socket_path", passed: socket.socket | None = None
+    ) -> None:
         self.path = path
+        self.activated = passed is not None
         self._instead = instead
         self._closed = False
         if "\0" in str(path):
@@ -149,6 +171,10 @@ class Endpoint:
         make_directory(path.parent)
         self._lock_fd = self._lock(path.with_name(path.name + ".lock"))
         try:
+            if passed is not None:
+                self.listener = passed
+                self._note_place()
+                return
             # The lock is ours, so no runner serves it; a socket of some other program may still be alive.
             remove_stale(path, instead)
             self.listener = socket.socket(
@@ -194,6 +220,9 @@ class Endpoint:
         finally:
             os.umask(umask)
         self.listener.listen(128)
+        self._note_place()
+
+    def _note_place(self) -> None:
         status = self.path.lstat()
         self._made = (status.st_dev, status.st_ino)
 
@@ -207,11 +236,14 @@ class Endpoint:
         return (status.st_dev, status.st_ino) == self._made
 
     def close(self) -> None:
-        """Stop listening; remove the socket file if it is still the one that was made here. Harmless when repeated."""
+        """Stop listening; remove the socket file if it is still the one that was made here. Harmless when repeated.
+
+        What was passed is only closed: whoever connects now waits for the next runner.
+        """
         if self._closed:
             return
         self._closed = True
-        if self.in_place():
+        if not self.activated and self.in_place():
             with suppress(OSError):
                 self.path.unlink()
         self.listener.close()

@@ -25,7 +25,7 @@ from utter_runner.supervision.dialect import Handshake
 from utter_runner.supervision.instance import wait_for_reply
 from utter_runner.supervision.memory import Memory, is_model
 from utter_runner.supervision.spec import PluginSpec
-from utter_runner.supervision.states import GONE, RUNNING, readiness
+from utter_runner.supervision.states import RUNNING, is_gone, readiness
 from utter_runner.supervision.work import LLM, MODEL
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class FakeInstance:
         self.status: Status = "ready"
         self.detail = ""
         self.refusal: RpcError | None = None
+        self.returning = False
         self.peer: Peer | None = None
         self.received: list[FakeRequest] = []
         self.notified: list[tuple[str, Any]] = []
@@ -320,7 +321,7 @@ class FakeSupervisor:
         instance = self.provider(capability)
         with trio.move_on_after(timeout):
             while instance is not None and not instance.running:
-                if instance.status in GONE:
+                if is_gone(instance):
                     raise instance.unavailable()
                 await self._change.wait()
                 instance = self.provider(capability)

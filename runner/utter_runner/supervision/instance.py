@@ -121,6 +121,8 @@ class Instance:
         self.detail = ""
         self.handshake: Handshake | None = None
         self.admitted = False
+        self.returning = True
+        """It is stopped only to be started again at once."""
         self.restarts = 0
         self.junk_bytes = 0
         self.late_replies = 0
@@ -180,6 +182,11 @@ class Instance:
         """What it may do."""
         return self.handshake.permissions if self.handshake else self.spec.permissions
 
+    def reconfigure(self, timing: Timing, limits: Limits) -> None:
+        """Have other bounds from now on; the limits hold from the next connection on."""
+        self._timing, self._limits = timing, limits
+        self._meeting.timing = timing
+
     def move(self, event: Event, detail: str = "") -> None:
         """Go through one transition and tell whoever wants to know."""
         self.status = next_status(self.status, event)
@@ -211,6 +218,7 @@ class Instance:
         """
         self.epoch += 1
         self.admitted = False
+        self.returning = False
         self.handshake = None
         self.missing = ()
         self.memory = Memory(self.id)
@@ -308,6 +316,14 @@ class Instance:
         self._health = health
         if self.handshake is not None:
             self.handshake = msgspec.structs.replace(self.handshake, health=health)
+
+    def warn_of(self, warnings: tuple[str, ...]) -> None:
+        """Other things are to be known of its spec, which is the same otherwise."""
+        before = self.spec.warnings
+        self.spec = msgspec.structs.replace(self.spec, warnings=warnings)
+        if self.handshake is not None:
+            said = (one for one in self.handshake.warnings if one not in before)
+            self.handshake = msgspec.structs.replace(self.handshake, warnings=(*warnings, *said))
 
     def kill(self, reason: str) -> None:
         """End this epoch at once; what somebody else started is only disconnected."""

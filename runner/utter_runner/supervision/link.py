@@ -199,7 +199,7 @@ class Meeting:
 
     def __init__(self, spec: PluginSpec, timing: Timing, reactor: Reactor, deadlines: Deadlines) -> None:
         self._spec = spec
-        self._timing = timing
+        self.timing = timing
         self._reactor = reactor
         self._deadlines = deadlines
         self._keeper = Doorkeeper(spec.id, timing.identify)
@@ -231,7 +231,7 @@ class Meeting:
             on_trouble: told why it is not there, now and then, in one phrase.
         """
         guest = Guest(allow_binaries=self._allowed)
-        pauses = (self._timing.dial_first, self._timing.absent_most)
+        pauses = (self.timing.dial_first, self.timing.absent_most)
         if self._spec.transport == "listen":
             try:
                 make_directory(Path(self._spec.socket_path).parent)
@@ -261,11 +261,11 @@ class Meeting:
         """
         guest = Guest(pid=pid, mark=mark)
         troubles = [f"it has not connected to {self._spec.socket_path}"]
-        with trio.move_on_after(self._timing.handshake):
+        with trio.move_on_after(self.timing.handshake):
             if self._door is not None:
                 return await self._door.admit(guest)
-            return await self._dial(guest, (self._timing.dial_first, self._timing.dial_most), troubles.append)
-        milliseconds = round(self._timing.handshake * 1000)
+            return await self._dial(guest, (self.timing.dial_first, self.timing.dial_most), troubles.append)
+        milliseconds = round(self.timing.handshake * 1000)
         raise RpcError(
             ErrorCode.TIMED_OUT,
             f"{self._spec.id} could not be reached within {milliseconds} ms: {troubles[-1]}",

@@ -99,6 +99,18 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         return without_values(self, "env", "secret_env", "settings", "secrets")
 
 
+def same(one: PluginSpec, other: PluginSpec) -> bool:
+    """Whether two specs are the same to the plugin.
+
+    Its settings are JSON to it, where 1 is neither true nor 1.0. What people are warned of it does not know.
+    """
+    return _encoded(one) == _encoded(other)
+
+
+def _encoded(spec: PluginSpec) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(spec, warnings=()), order="deterministic")
+
+
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of supervision, in seconds (PROTOCOL.md, "Bounds")."""
 

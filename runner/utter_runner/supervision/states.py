@@ -66,12 +66,21 @@ class Living(Protocol):
     def running(self) -> bool:
         """Whether requests may be sent to it."""
 
+    @property
+    def returning(self) -> bool:
+        """Whether it is stopped only to be started again at once."""
+
+
+def is_gone(plugin: Living) -> bool:
+    """Whether the runner does not bring it back."""
+    return plugin.status in GONE and not (plugin.returning and plugin.status in {"stopping", "stopped"})
+
 
 def readiness(plugin: Living) -> int:
     """Order plugins by how soon they can serve: the running, those coming up, the others."""
     if plugin.running:
         return 0
-    return 2 if plugin.status in GONE else 1
+    return 2 if is_gone(plugin) else 1
 
 
 def diagram() -> str:

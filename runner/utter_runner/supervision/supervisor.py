@@ -1,7 +1,9 @@
 """All plugins: start side by side, admit in dependency order, restart with back-off, stop dependents first.
 
 Rules here: one task per plugin, and nothing that happens to one plugin raises in another's task or in the daemon; only
-this file decides whether a plugin runs; requires are judged against what is admitted and running at that moment.
+this file decides whether a plugin runs; requires are judged against what is admitted and running at that moment. What
+runs may change at any time (`apply`, `start`, `restart`, `hold`): that is decided in one turn and waits for nothing;
+each plugin's task brings its own part about. The epochs of an id only grow, also when it was gone meanwhile.
 """
 
 from __future__ import annotations
@@ -9,18 +11,23 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_runner.config.log_fields import about
-from utter_runner.supervision.admission import Offer, admissible, explain_gap, stop_waves
+from utter_runner.rpc.interface import guarded
+from utter_runner.supervision.admission import Offer, stop_waves
+from utter_runner.supervision.admitting import Admitting
 from utter_runner.supervision.ending import describe_end, why_final
+from utter_runner.supervision.health import HealthWatch
 from utter_runner.supervision.instance import Instance
 from utter_runner.supervision.launch import SpawnError
-from utter_runner.supervision.states import GONE, RUNNING, readiness
+from utter_runner.supervision.life import Changes, Life
+from utter_runner.supervision.spec import same
+from utter_runner.supervision.states import RUNNING, is_gone, readiness
 
 if TYPE_CHECKING:
     import socket
@@ -43,21 +50,6 @@ async def _anything(_spec: PluginSpec) -> None:
     """Let every plugin be started."""
 
 
-class _Life:
-    """What the supervisor keeps about one instance."""
-
-    def __init__(self, instance: Instance, timing: Timing) -> None:
-        self.instance = instance
-        self.scope = trio.CancelScope()
-        self.done = trio.Event()
-        self.wake = trio.Event()
-        self.waiting = False
-        self.settled = False
-        self.unwell = ""
-        self.restarts: deque[float] = deque(maxlen=timing.restarts_in_window)
-        self.failures = 0
-
-
 class Supervisor:
     """Runs plugins.
 
@@ -71,6 +63,7 @@ class Supervisor:
         requests: who answers what plugins ask.
         prepare: awaited after the handshake and before admission; what it raises as RpcError fails the epoch.
         on_change: called after every change of a plugin's status.
+        on_gone: called when a plugin that is no longer configured has ended.
         launched: processes of first epochs that run already, by plugin id.
         inherit: makes the descriptors for one process that inherits the audio ring.
         allow: awaited before each epoch; what it raises as SpawnError keeps the plugin from being started.
@@ -90,6 +83,7 @@ class Supervisor:
         requests: PluginRequests,
         prepare: Callable[[Instance], Awaitable[None]],
         on_change: Callable[[Instance], None],
+        on_gone: Callable[[Instance], None] = lambda _instance: None,
         launched: Mapping[str, Launched] | None = None,
         inherit: Callable[[], Inherited] | None = None,
         allow: Callable[[PluginSpec], Awaitable[None]] = _anything,
@@ -98,28 +92,40 @@ class Supervisor:
         self._registry = registry
         self._timing = timing
         self._prepare = prepare
-        self._on_change = on_change
+        self._limits = limits
+        self._on_gone = on_gone
         self._random = random.Random()  # noqa: S311 - jitter, not a secret
         self._stopping = False
         self._settled = trio.Event()
         self._change = trio.Event()
-        self._lives: dict[str, _Life] = {}
-        self._admitted_order: list[str] = []
+        self._lives: dict[str, Life] = {}
+        self._admitting = Admitting(self._lives, registry, settle=self._settle, signal=self._signal)
+        # The last epochs of those that are gone.
+        self._epochs: dict[str, int] = {}
+        self._nursery: trio.Nursery | None = None
+        self._stopped = trio.Event()
+        self.health = HealthWatch(self._lives, timing, on_health=self._admitting.review)
+        # What timing and limits are, an instance is told when it is made.
+        self._instance_of = partial(
+            Instance,
+            reactor=reactor,
+            deadlines=deadlines,
+            dialect=dialect,
+            environ=environ,
+            requests=requests,
+            on_change=on_change,
+            inherit=inherit,
+        )
         for spec in specs:
-            instance = Instance(
-                spec,
-                reactor=reactor,
-                deadlines=deadlines,
-                dialect=dialect,
-                timing=timing,
-                limits=limits,
-                environ=environ,
-                requests=requests,
-                on_change=on_change,
-                launched=(launched or {}).get(spec.id),
-                inherit=inherit,
-            )
-            self._lives[spec.id] = _Life(instance, timing)
+            self._lives[spec.id] = self._life_of(spec, (launched or {}).get(spec.id))
+
+    def _life_of(self, spec: PluginSpec, launched: Launched | None = None) -> Life:
+        return Life(spec, self._make(spec, self._epochs.get(spec.id, 0), launched), self._timing)
+
+    def _make(self, spec: PluginSpec, epoch: int, launched: Launched | None = None) -> Instance:
+        instance = self._instance_of(spec, timing=self._timing, limits=self._limits, launched=launched)
+        instance.epoch = epoch
+        return instance
 
     # ---- looking at plugins
 
@@ -164,7 +170,7 @@ class Supervisor:
         """
         instance = self.provider(capability)
         with trio.move_on_after(timeout):
-            while instance is not None and not instance.running and instance.status not in GONE:
+            while instance is not None and not instance.running and not is_gone(instance):
                 await self._change.wait()
                 instance = self.provider(capability)
         if instance is None:
@@ -175,92 +181,243 @@ class Supervisor:
 
     def missing(self, instance: Instance) -> list[str]:
         """The requires of a plugin that nobody covers now."""
-        return self._registry.missing(instance.requires, instance.provides, self._provided_except(instance.id))
+        return self._admitting.missing(instance)
 
-    def _provided_except(self, plugin: str) -> set[str]:
-        return {
-            one
-            for other, life in self._lives.items()
-            if other != plugin and life.instance.admitted
-            for one in life.instance.provides
-        }
+    def note_health(self, instance: Instance, health: HealthResult) -> None:
+        """A plugin said how it is, asked or by itself."""
+        self.health.note(instance, health)
 
-    # ---- running
+    # ---- changing what runs
 
-    def restart(self, plugin: str) -> None:
-        """Start a plugin that has failed, or end its back-off; one that runs is left alone.
+    def apply(self, specs: Iterable[PluginSpec]) -> Changes:
+        """Run these plugins from now on, in this order, and no others; return at once what that changes.
+
+        One whose spec is the `same` goes on as it is. Those that go, or change, are stopped as at the end: dependents
+        first, and what they are at may be finished. One that a person has stopped stays so.
+        """
+        wanted = {spec.id: spec for spec in specs}
+        removed = [plugin for plugin, life in self._lives.items() if plugin not in wanted and not life.removed]
+        added, restarted = [], []
+        for plugin in removed:
+            self._lives[plugin].removed = True
+        for plugin, spec in wanted.items():
+            life = self._lives.get(plugin)
+            if life is None:
+                added.append(plugin)
+                self._lives[plugin] = self._life_of(spec)
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._live, self._lives[plugin])
+            elif life.removed:
+                # It is back before it was gone: another epoch nevertheless, as whoever was told that it goes expects.
+                added.append(plugin)
+                life.removed, life.held = False, ""
+                life.spec, life.again, life.changed = spec, True, True
+                life.forgive()
+            elif not same(spec, life.spec):
+                life.spec, life.changed = spec, True
+                life.forgive()
+                if not life.held:
+                    restarted.append(plugin)
+            else:
+                life.spec = spec
+                life.instance.warn_of(spec.warnings)
+        in_order = {plugin: self._lives[plugin] for plugin in (*wanted, *self._lives)}
+        self._lives.clear()
+        self._lives.update(in_order)
+        ending = [plugin for plugin, life in self._lives.items() if life.ending]
+        if ending and self._nursery is not None:
+            self._nursery.start_soon(self._end_in_order, self._waves(ending))
+        return Changes(added=tuple(added), removed=tuple(removed), restarted=tuple(restarted))
+
+    async def _end_in_order(self, waves: list[list[str]]) -> None:
+        for wave in waves:
+            # By the time it is their turn, something else may be wanted of them.
+            lives = [life for plugin in wave if (life := self._lives.get(plugin)) is not None and life.ending]
+            for over in [life.end() for life in lives]:
+                await over.wait()
+
+    def reconfigure(self, timing: Timing, limits: Limits) -> None:
+        """Have other bounds: for what begins from now on, and the limits for the next connection of each plugin."""
+        self._timing, self._limits = timing, limits
+        for life in self._lives.values():
+            life.instance.reconfigure(timing, limits)
+        self.health.reconfigure(timing)
+
+    def start(self, plugin: str) -> bool:
+        """Start a plugin that was stopped or has failed, or end its back-off; whether there was anything to do.
 
         Raises:
             RpcError: -32005, there is none of that id.
         """
-        self.get(plugin)
-        life = self._lives[plugin]
-        life.restarts.clear()
-        life.failures = 0
-        if life.instance.status in ("failed", "backoff"):
+        life = self._existing(plugin)
+        if not life.held and life.instance.status not in {"failed", "backoff"}:
             # Of one that runs, it would cut short the pause after its end.
-            life.wake.set()
+            return False
+        life.held = ""
+        life.instance.returning = True
+        life.forgive()
+        life.wake.set()
+        return True
+
+    def restart(self, plugin: str) -> None:
+        """Have a plugin in a new epoch, whatever it is doing. Raises RpcError as `start`."""
+        life = self._existing(plugin)
+        life.held = ""
+        life.again = True
+        life.forgive()
+        life.end()
+
+    def hold(self, plugin: str, who: str) -> bool:
+        """Stop a plugin until it is started, restarted, or configured anew; whether it was not stopped already.
+
+        Args:
+            plugin: its id.
+            who: who stops it, for its status: "it was stopped by ...".
+
+        Raises:
+            RpcError: -32005, there is none of that id.
+        """
+        life = self._existing(plugin)
+        if life.held:
+            return False
+        life.held = f"it was stopped by {who}, until `utter plugins start {plugin}`"
+        life.end()
+        return True
+
+    async def until_at_rest(self, plugin: str, timeout: float) -> Instance:
+        """Wait until what was last wanted of a plugin has come about: it is up, has failed, is waited for, or stopped.
+
+        Args:
+            plugin: its id.
+            timeout: seconds.
+
+        Raises:
+            RpcError: -32001, it took longer; -32005, there is none of that id, or no longer.
+        """
+        with trio.move_on_after(timeout):
+            while not self._existing(plugin).at_rest:
+                await self._change.wait()
+            return self._lives[plugin].instance
+        instance = self.get(plugin)
+        milliseconds = round(timeout * 1000)
+        detail = f" ({instance.detail})" if instance.detail else ""
+        raise RpcError(
+            ErrorCode.TIMED_OUT,
+            f"{plugin} is {instance.status} after {milliseconds} ms{detail}; the runner goes on with it",
+            {"plugin": plugin, "status": instance.status, "timeout_ms": milliseconds},
+        )
+
+    def _existing(self, plugin: str) -> Life:
+        self.get(plugin)
+        return self._lives[plugin]
+
+    # ---- running
 
     async def run(self, started: trio.Event) -> None:
         """Run all plugins until `stop`; sets `started` when each is admitted or has failed for the first time."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for life in self._lives.values():
                 nursery.start_soon(self._live, life)
-            nursery.start_soon(self._poll_health)
+            nursery.start_soon(self.health.run)
             if self._lives:
                 await self._settled.wait()
             started.set()
-            for life in self._lives.values():
-                await life.done.wait()
+            await self._stopped.wait()
+            self._nursery = None
             nursery.cancel_scope.cancel()
 
     async def stop(self) -> None:
         """Stop every plugin: dependents before those they depend on, side by side otherwise."""
         self._stopping = True
-        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
-        rank = {plugin: number for number, plugin in enumerate(self._admitted_order)}
-        newest_first = sorted(self._lives, key=lambda plugin: rank.get(plugin, math.inf), reverse=True)
         with trio.CancelScope(shield=True):
-            for wave in stop_waves(newest_first, offers, self._registry):
-                for plugin in wave:
-                    self._lives[plugin].scope.cancel()
-                for plugin in wave:
-                    await self._lives[plugin].done.wait()
+            for wave in self._waves(self._lives):
+                lives = [life for plugin in wave if (life := self._lives.get(plugin)) is not None]
+                for life in lives:
+                    life.scope.cancel()
+                for life in lives:
+                    if self._nursery is not None:
+                        await life.done.wait()
+            self._stopped.set()
 
-    async def _live(self, life: _Life) -> None:
-        instance = life.instance
+    def _waves(self, plugins: Iterable[str]) -> list[list[str]]:
+        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
+        rank = {plugin: number for number, plugin in enumerate(self._admitting.order)}
+        newest_first = sorted(plugins, key=lambda plugin: rank.get(plugin, math.inf), reverse=True)
+        return stop_waves(newest_first, offers, self._registry)
+
+    async def _live(self, life: Life) -> None:
         try:
-            with life.scope:
-                while True:
-                    try:
-                        delay = await self._epoch(life)
-                    except Exception as error:
-                        logger.exception("supervising %s failed", instance.id, extra=about(instance))
-                        instance.admitted = False
-                        if instance.status in RUNNING:
-                            instance.move("die", "internal error")
-                        await instance.tear_down("internal error")
-                        delay = self._fail(life, f"internal error: {error}")
-                    self._settle(life)
-                    with trio.move_on_after(delay):
-                        await life.wake.wait()
-                    life.wake = trio.Event()
-        finally:
-            with trio.CancelScope(shield=True):
-                instance.move("stop")
+            while not self._stopping and not life.removed:
+                if life.changed:
+                    life.instance = self._make(life.spec, life.instance.epoch)
+                life.begin()
                 try:
-                    await instance.tear_down("the runner stops it")
-                    instance.close()
-                except Exception:
-                    logger.exception("stopping %s failed", instance.id, extra=about(instance))
+                    with life.scope:
+                        await self._wait_while_held(life)
+                        await self._run_epochs(life)
                 finally:
-                    # Whoever stops the runner waits for this.
-                    instance.move("stopped")
-                    life.done.set()
-                    self._settle(life)
-                    self._changed()
+                    await self._end(life)
+        finally:
+            life.over.set()
+            life.done.set()
+            self._settle(life)
+            if life.removed and not self._stopping:
+                self._forget(life)
 
-    async def _epoch(self, life: _Life) -> float:
+    async def _wait_while_held(self, life: Life) -> None:
+        if life.held:
+            life.instance.detail = life.held
+        while life.held:
+            await life.wake.wait()
+        life.wake = trio.Event()
+
+    async def _run_epochs(self, life: Life) -> None:
+        instance = life.instance
+        while True:
+            try:
+                delay = await self._epoch(life)
+            except Exception as error:
+                logger.exception("supervising %s failed", instance.id, extra=about(instance))
+                instance.admitted = False
+                if instance.status in RUNNING:
+                    instance.move("die", "internal error")
+                await instance.tear_down("internal error")
+                delay = self._fail(life, f"internal error: {error}")
+            self._settle(life)
+            with trio.move_on_after(delay):
+                await life.wake.wait()
+            life.wake = trio.Event()
+
+    async def _end(self, life: Life) -> None:
+        """Stop what runs, whatever state it is in."""
+        instance = life.instance
+        with trio.CancelScope(shield=True):
+            instance.admitted = False
+            instance.move("stop", life.held)
+            # Dependents are told before the slow part.
+            self._changed()
+            try:
+                await instance.tear_down("the runner stops it")
+                instance.close()
+            except Exception:
+                logger.exception("stopping %s failed", instance.id, extra=about(instance))
+            finally:
+                # Whoever stops the runner waits for this.
+                instance.move("stopped", life.held)
+                life.over.set()
+                self._settle(life)
+                self._changed()
+
+    def _forget(self, life: Life) -> None:
+        instance = life.instance
+        self._epochs[instance.id] = instance.epoch
+        del self._lives[instance.id]
+        self._admitting.forget(instance.id)
+        self._changed()
+        guarded(self._on_gone, instance)
+
+    async def _epoch(self, life: Life) -> float:
         """Live through one epoch; return the seconds to wait before the next."""
         instance = life.instance
         life.instance.refusal = None
@@ -289,14 +446,14 @@ class Supervisor:
         last_words = process.stderr_tail.rpartition("\n")[2] if process else ""
         return self._after_end(life, exit_code, describe_end(exit_code, reason, last_words), lived)
 
-    async def _wait_other(self, life: _Life) -> socket.socket:
+    async def _wait_other(self, life: Life) -> socket.socket:
         """Wait for a plugin that somebody else starts. Nobody waits for it: the start is over, and dependents fail."""
         life.instance.move("await", life.instance.detail)
         self._settle(life)
         self._changed()
         return await life.instance.wait_other()
 
-    async def _may_start(self, life: _Life, connection: socket.socket | None) -> None:
+    async def _may_start(self, life: Life, connection: socket.socket | None) -> None:
         """Return if it may be started now. Raises SpawnError, and then nobody has the connection any more."""
         try:
             await self._allow(life.instance.spec)
@@ -305,11 +462,11 @@ class Supervisor:
                 connection.close()
             raise
 
-    async def _watch_end(self, life: _Life, scope: trio.CancelScope) -> None:
+    async def _watch_end(self, life: Life, scope: trio.CancelScope) -> None:
         await life.instance.wait_end()
         scope.cancel()
 
-    async def _become_ready(self, life: _Life) -> RpcError | None:
+    async def _become_ready(self, life: Life) -> RpcError | None:
         """Connect, greet, prepare, wait for admission; return why it is refused, if it is."""
         instance = life.instance
         try:
@@ -320,7 +477,7 @@ class Supervisor:
             return error
         life.waiting = True
         try:
-            self._admit()
+            self._admitting.admit()
             while not instance.admitted:
                 if life.instance.refusal is not None:
                     return life.instance.refusal
@@ -329,79 +486,9 @@ class Supervisor:
             life.waiting = False
         return None
 
-    # ---- admission
-
-    def _offers(self, *, admitted: bool) -> dict[str, Offer]:
-        return {
-            plugin: Offer(life.instance.provides, life.instance.requires)
-            for plugin, life in self._lives.items()
-            if (life.instance.admitted if admitted else life.waiting and not life.instance.admitted)
-        }
-
-    def _admit(self) -> None:
-        """Admit whoever can be; refuse those who wait for something that cannot come any more."""
-        for plugin in admissible(self._offers(admitted=False), self._offers(admitted=True), self._registry):
-            life = self._lives[plugin]
-            life.instance.admitted = True
-            if plugin in self._admitted_order:
-                self._admitted_order.remove(plugin)
-            self._admitted_order.append(plugin)
-            health = life.instance.handshake.health if life.instance.handshake else None
-            life.unwell = ""
-            life.instance.move("admit", health.detail if health else "")
-            if health and health.status == "degraded":
-                life.instance.move("degrade", health.detail)
-            self._settle(life)
-            self._signal()
-            self._retry_refused()
-        self._refuse_hopeless()
-        self._review_running()
-
-    def _refuse_hopeless(self) -> None:
-        unsettled = any(
-            life.instance.status == "backoff" or (life.instance.status == "starting" and not life.waiting)
-            for life in self._lives.values()
-        )
-        if unsettled:
-            return
-        offers = {plugin: Offer(life.instance.provides, life.instance.requires) for plugin, life in self._lives.items()}
-        for plugin, life in self._lives.items():
-            if not life.waiting or life.instance.admitted:
-                continue
-            missing = self.missing(life.instance)
-            life.instance.missing = tuple(missing)
-            life.instance.refusal = RpcError(
-                ErrorCode.CAPABILITY_MISSING,
-                explain_gap(plugin, offers, missing, self._registry),
-                {"plugin": plugin, "missing": missing},
-            )
-            self._signal()
-
-    def _retry_refused(self) -> None:
-        """Start again those that failed for want of what has just been admitted."""
-        for life in self._lives.values():
-            if life.instance.status == "failed" and life.instance.missing and not self.missing(life.instance):
-                life.wake.set()
-
-    def _review_running(self) -> None:
-        """Degrade the dependents of what went down, and bring them back."""
-        for life in self._lives.values():
-            instance = life.instance
-            if not instance.running:
-                continue
-            instance.missing = tuple(self.missing(instance))
-            health = instance.handshake.health if instance.handshake else None
-            trouble = f"missing: {', '.join(instance.missing)}" if instance.missing else ""
-            if not trouble and health and health.status == "degraded":
-                trouble = health.detail or "the plugin reports that it is degraded"
-            if trouble and instance.status == "ready":
-                instance.move("degrade", trouble)
-            elif not trouble and instance.status == "degraded":
-                instance.move("recover", health.detail if health else "")
-
     # ---- restarts
 
-    def _after_end(self, life: _Life, exit_code: int | None, reason: str, lived: float) -> float:
+    def _after_end(self, life: Life, exit_code: int | None, reason: str, lived: float) -> float:
         instance = life.instance
         now = trio.current_time()
         if lived >= self._timing.healthy_after or (life.instance.refusal is None and not instance.spec.spawn):
@@ -431,9 +518,8 @@ class Supervisor:
         self._changed()
         return delay
 
-    def _fail(self, life: _Life, reason: str) -> float:
-        instance = life.instance
-        logger.error("%s#%d failed: %s", instance.id, instance.epoch, reason, extra=about(instance))
+    def _fail(self, life: Life, reason: str) -> float:
+        logger.error("%s#%d failed: %s", life.instance.id, life.instance.epoch, reason, extra=about(life.instance))
         life.instance.close()
         life.instance.move("give_up", reason)
         self._changed()
@@ -441,7 +527,7 @@ class Supervisor:
 
     def _changed(self) -> None:
         if not self._stopping:
-            self._admit()
+            self._admitting.admit()
         self._signal()
 
     def _signal(self) -> None:
@@ -449,38 +535,7 @@ class Supervisor:
         self._change.set()
         self._change = trio.Event()
 
-    def _settle(self, life: _Life) -> None:
+    def _settle(self, life: Life) -> None:
         life.settled = True
         if all(other.settled for other in self._lives.values()):
             self._settled.set()
-
-    # ---- health
-
-    async def _poll_health(self) -> None:
-        """Ask all running plugins in one go, so that an idle runner wakes once per interval and not once per plugin."""
-        while True:
-            await trio.sleep(self._timing.health_interval)
-            async with trio.open_nursery() as nursery:
-                for life in self._lives.values():
-                    if life.instance.running:
-                        nursery.start_soon(self._check_health, life, life.instance.epoch)
-
-    async def _check_health(self, life: _Life, epoch: int) -> None:
-        instance = life.instance
-        try:
-            health = await instance.health()
-        except RpcError as error:
-            if error.data is not None and error.data.get("bound") == "max_in_flight":
-                # It was not asked: others wait for it already, and their time-outs say whether it answers.
-                return
-            if instance.epoch == epoch and instance.running:
-                life.unwell = f"it does not answer plugin.health: {error.message}"
-                instance.kill(life.unwell)
-            return
-        if instance.epoch == epoch:
-            self.note_health(instance, health)
-
-    def note_health(self, instance: Instance, health: HealthResult) -> None:
-        """A plugin said how it is, asked or by itself."""
-        instance.note_health(health)
-        self._review_running()

@@ -57,6 +57,10 @@ class Announcer:
         self._texts: trio.MemorySendChannel[str] | None = None
         self._listening = ""
 
+    def reconfigure(self, when: Literal["off", "problems", "all"]) -> None:
+        """Say something else from the next report on."""
+        self._when = when
+
     async def run(self) -> None:
         """Say what is reported until cancelled."""
         send, receive = trio.open_memory_channel[str](_MOST_WAITING)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
     from utter_protocol.kinds import SpeakResult
-    from utter_protocol.methods import AudioLevel, Transcript
+    from utter_protocol.methods import AudioDevices, AudioLevel, Transcript
     from utter_runner.actions.commands import Commands
-    from utter_runner.config import AudioConfig, Config, HotkeysConfig
+    from utter_runner.config import AudioConfig, Config, HotkeysConfig, VoiceConfig
     from utter_runner.supervision.instance import Instance
     from utter_runner.supervision.supervisor import Supervisor
     from utter_runner.supervision.work import Work
@@ -64,7 +64,6 @@ class Voice:
         level: measures the microphone.
         microphone: what keeps it open.
         ring: the microphone's audio.
-        devices: lists what the configuration can name.
         wav_to_pcm: decodes a WAV file to the session's audio.
     """
 
@@ -85,6 +84,8 @@ class Voice:
         answers: Answers | None = None,
     ) -> None:
         voice, audio = config.voice, config.audio
+        self._config = config
+        self._emit = emit
 
         def warn(text: str) -> None:
             emit({"event": "warning", "text": text})
@@ -98,8 +99,10 @@ class Voice:
             silence_seconds=voice.zeros_ms / 1000,
         )
         self.ring = self._capture.ring
-        self.devices = partial(list_devices, audio)
-        self._playback = Playback(audio.output_device or "", on_failure=warn)
+        # What the microphone and the loudspeaker were last set to.
+        self._heard = (audio.source, audio.device, audio.wav_path)
+        self._output = audio.output_device or ""
+        self._playback = Playback(self._output, on_failure=warn)
         self.speaker = Speaker(
             supervisor, open_stream=open_stream, output=PlayerOutput(audio.output_device or ""), timeout=timeout
         )
@@ -113,31 +116,77 @@ class Voice:
             feed=self._capture,
             recogniser=self.recogniser,
             commander=commands,
-            cues=CuePlayer(
-                self._playback, enabled=audio.cues, latency=LATENCY + (CHECKING if audio.output_device else 0)
-            ),
+            cues=self._cues(audio),
             answers=answers,
             activity=self._activity if voice.vad == "auto" else None,
             emit=self._announcer.emit,
-            media=PluginMedia(supervisor, warn=warn) if voice.pause_media else None,
+            media=PluginMedia(supervisor, warn=warn),
+            pause_media=voice.pause_media,
             heard_until=self.speaker.heard_until,
             on_transcript=on_transcript,
-            settings=VoiceSettings(
-                pre_roll_ms=voice.pre_roll_ms,
-                post_roll_ms=voice.post_roll_ms,
-                tap_ms=voice.tap_ms,
-                tap=voice.tap,
-                max_ms=voice.max_ms,
-                silence_ms=voice.silence_ms,
-                no_speech_ms=voice.no_speech_ms,
-                stt_timeout_ms=round(timeout * 1000),
-            ),
+            settings=_settings(voice, timeout),
         )
         self._fault_alarm = FaultAlarm(self.controller.alarm, emit)
         self._plugin_keys = PluginKeys(open_stream, self.controller)
-        self._hotkeys: Hotkeys | None = None
-        if config.hotkeys.enabled:
-            self._hotkeys = _hotkeys(config.hotkeys, self.controller, emit)
+        self._hotkeys = self._watcher(config.hotkeys)
+        self._hotkeys_scope = trio.CancelScope()
+
+    def _cues(self, audio: AudioConfig) -> CuePlayer:
+        latency = LATENCY + (CHECKING if audio.output_device else 0)
+        return CuePlayer(self._playback, enabled=audio.cues, latency=latency)
+
+    def _watcher(self, hotkeys: HotkeysConfig) -> Hotkeys | None:
+        return _hotkeys(hotkeys, self.controller, self._emit) if hotkeys.enabled else None
+
+    async def devices(self) -> AudioDevices:
+        """What the configuration can name; see `list_devices`."""
+        return await list_devices(self._config.audio)
+
+    def reconfigure(self, config: Config, *, timeout: float, answers: Answers | None) -> None:
+        """Go by another configuration: by its hotkeys at once, and by the rest as soon as no session is under way.
+
+        A key that is held goes up by that.
+
+        Raises:
+            VoiceError: a hotkey is wrong, and nothing has changed.
+        """
+        before, self._config = self._config, config
+        if config.hotkeys != before.hotkeys:
+            try:
+                self._hotkeys = self._watcher(config.hotkeys)
+            except VoiceError:
+                self._config = before
+                raise
+            self._hotkeys_scope.cancel()
+        self.controller.between_sessions(partial(self._adopt, timeout, answers))
+
+    def _adopt(self, timeout: float, answers: Answers | None) -> None:
+        """Take over what is configured now."""
+        voice, audio = self._config.voice, self._config.audio
+        heard = (audio.source, audio.device, audio.wav_path)
+        self._capture.reconfigure(
+            _source(audio) if heard != self._heard else None,
+            mode=audio.capture,
+            stall_seconds=voice.stall_ms / 1000,
+            silence_seconds=voice.zeros_ms / 1000,
+        )
+        self._heard = heard
+        output = audio.output_device or ""
+        if output != self._output:
+            self._output = output
+            self._playback.reconfigure(output)
+        self.speaker.reconfigure(PlayerOutput(output), timeout=timeout)
+        self._announcer.reconfigure(voice.speak)
+        self.recogniser.reconfigure(language=voice.language, start_timeout=timeout)
+        if (self._activity.status != "off") != (voice.vad == "auto"):
+            self._activity = SileroActivity(wanted=voice.vad == "auto")
+        self.controller.reconfigure(
+            _settings(voice, timeout),
+            cues=self._cues(audio),
+            answers=answers,
+            activity=self._activity if voice.vad == "auto" else None,
+            pause_media=voice.pause_media,
+        )
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -147,8 +196,7 @@ class Voice:
             nursery.start_soon(self._playback.run)
             nursery.start_soon(self._announcer.run)
             nursery.start_soon(self.level.run)
-            if self._hotkeys is not None:
-                nursery.start_soon(self._run_hotkeys, self._hotkeys)
+            nursery.start_soon(self._run_hotkeys)
 
     def _on_audio(self, event: dict[str, Any]) -> None:
         self._fault_alarm.emit(event, permanent=bool(self._capture.hopeless))
@@ -156,9 +204,15 @@ class Voice:
     async def _run_controller(self, task_status: trio.TaskStatus[None]) -> None:
         await self.controller.run(task_status=task_status)
 
-    @staticmethod
-    async def _run_hotkeys(hotkeys: Hotkeys) -> None:
-        await hotkeys.run()
+    async def _run_hotkeys(self) -> None:
+        """Watch the keys, by whatever is configured now."""
+        while True:
+            with trio.CancelScope() as self._hotkeys_scope:
+                if self._hotkeys is None:
+                    await trio.sleep_forever()
+                else:
+                    await self._hotkeys.run()
+            self._emit({"event": "hotkeys", **self._hotkeys_status()})
 
     async def speak_for(self, plugin: Instance, params: Raw, work: Work, timeout: float) -> SpeakResult:
         """Speak what another plugin asked `plugin` to. Raises RpcError."""
@@ -171,12 +225,15 @@ class Voice:
 
     def status(self) -> dict[str, Any]:
         """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`."""
-        off = {"available": False, "devices": [], "detail": "Hotkeys are switched off in [hotkeys]."}
         return {
-            "hotkeys": self._hotkeys.status() if self._hotkeys else off,
+            "hotkeys": self._hotkeys_status(),
             "audio": self._capture.status,
             "voice": {**self.controller.status(), "vad": self._activity.status},
         }
+
+    def _hotkeys_status(self) -> dict[str, Any]:
+        off = {"available": False, "devices": [], "detail": "Hotkeys are switched off in [hotkeys]."}
+        return self._hotkeys.status() if self._hotkeys else off
 
     def close(self) -> None:
         """Free the ring."""
@@ -228,6 +285,19 @@ def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[
         on_status=lambda status: emit({"event": "hotkeys", **status}),
         only=config.devices,
         ignore=config.ignore_devices,
+    )
+
+
+def _settings(voice: VoiceConfig, timeout: float) -> VoiceSettings:
+    return VoiceSettings(
+        pre_roll_ms=voice.pre_roll_ms,
+        post_roll_ms=voice.post_roll_ms,
+        tap_ms=voice.tap_ms,
+        tap=voice.tap,
+        max_ms=voice.max_ms,
+        silence_ms=voice.silence_ms,
+        no_speech_ms=voice.no_speech_ms,
+        stt_timeout_ms=round(timeout * 1000),
     )
 
 

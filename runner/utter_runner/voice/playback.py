@@ -41,6 +41,11 @@ class Playback:
         self._failed = False
         self._last_worked = ""
 
+    def reconfigure(self, device: str) -> None:
+        """Play on another output from the next sound on."""
+        self._players = Players(device)
+        self._last_worked, self._failed = "", False
+
     def play(self, pcm: bytes, rate: int) -> None:
         """Starts f32le mono audio and returns. Of more than `MAX_AT_ONCE` sounds at a time the last are dropped."""
         if self._nursery is not None and self._playing < MAX_AT_ONCE:

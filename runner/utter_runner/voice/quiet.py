@@ -29,10 +29,13 @@ class Quiet:
 
     Args:
         media: the players; None leaves them alone.
+        wanted: see the attribute.
     """
 
-    def __init__(self, media: Media | None) -> None:
+    def __init__(self, media: Media | None, *, wanted: bool = True) -> None:
         self._media = media
+        self.wanted = wanted
+        """Whether sessions that begin to listen from now on have them held."""
         # When each session that listens is to be held, in seconds of the loop's clock.
         self._wanted: dict[str, float] = {}
         self._held: list[str] = []
@@ -41,7 +44,7 @@ class Quiet:
 
     def listen(self, session: str, *, after: float) -> None:
         """A session listens: hold the players in `after` seconds, or sooner if that was said before or others hold."""
-        if self._media is None:
+        if self._media is None or not self.wanted:
             return
         due = trio.current_time() + after
         self._wanted[session] = min(due, self._wanted.get(session, math.inf))

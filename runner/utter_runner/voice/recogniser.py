@@ -76,6 +76,10 @@ class PluginRecogniser:
         self._warned: set[tuple[str, int]] = set()
         self._open: dict[str, PluginStream] = {}
 
+    def reconfigure(self, *, language: str, start_timeout: float) -> None:
+        """Have another language and time-out from the next utterance on."""
+        self._language, self._start_timeout = language, start_timeout
+
     async def start(self, session: str, hints: Sequence[str] | None = None) -> PluginStream:
         """Open an utterance, see `Recogniser.start`. Raises RpcError."""
         instance = await self._supervisor.wait_provider(STT, self._start_timeout)

@@ -54,6 +54,10 @@ class Recorder:
         self._floor = 0
         self._cue_until = -math.inf
 
+    def reconfigure(self, settings: VoiceSettings) -> None:
+        """Cut by other settings; between two sessions."""
+        self._settings = settings
+
     @property
     def floor(self) -> int:
         """The frame before which everything belongs to earlier sessions."""

@@ -76,6 +76,7 @@ class VoiceController:
         commander: text to deed.
         cues: short sounds.
         answers: takes spoken answers to confirmations; None: a press of the key withdraws them.
+        pause_media: whether those players are held.
         activity: tells speech from silence; without it silence ends nothing and is recognised, too.
         emit: told every event (`session`, `heard`, `report`, `warning`), in order; must not raise.
         media: the players that are quiet while a session listens; None lets them play.
@@ -97,6 +98,7 @@ class VoiceController:
         activity: VoiceActivity | None = None,
         emit: EmitEvent,
         media: Media | None = None,
+        pause_media: bool = True,
         heard_until: Callable[[], float] = lambda: -math.inf,
         on_transcript: Callable[[str, Transcript], object] = lambda _session, _transcript: None,
         settings: VoiceSettings | None = None,
@@ -119,7 +121,8 @@ class VoiceController:
         self._alarm = False
         self._recorder = Recorder(feed, self._settings, heard_until)
         self._screen = Screen(activity, feed.rate, self._settings) if activity is not None else None
-        self._quiet = Quiet(media)
+        self._quiet = Quiet(media, wanted=pause_media)
+        self._between: Callable[[], None] | None = None
         self.ended = trio.Event()
         """Nothing of any session is left: each was reported, and no player is held."""
 
@@ -138,6 +141,32 @@ class VoiceController:
                         self._finish(session, _STOPPING)
         finally:
             self.ended.set()
+
+    def between_sessions(self, change: Callable[[], None]) -> None:
+        """Call `change` as soon as nothing of any session is under way, possibly now; of several the last counts."""
+        self._between = change
+        if not self._running:
+            self._change()
+
+    def _change(self) -> None:
+        change, self._between = self._between, None
+        if change is not None:
+            change()
+
+    def reconfigure(
+        self,
+        settings: VoiceSettings,
+        *,
+        cues: Cues,
+        answers: Answers | None,
+        activity: VoiceActivity | None,
+        pause_media: bool,
+    ) -> None:
+        """Have sessions go another way, see the class; only between two sessions."""
+        self._settings, self._cues, self._answers = settings, cues, answers
+        self._recorder.reconfigure(settings)
+        self._screen = Screen(activity, self._feed.rate, settings) if activity is not None else None
+        self._quiet.wanted = pause_media
 
     def status(self) -> dict[str, Any]:
         """`{state, session}`: the session that listens, else the front one, else idle and ""."""
@@ -369,6 +398,8 @@ class VoiceController:
             session.audio.close()
             self._running.remove(session)
             session.done.set()
+            if not self._running:
+                self._change()
 
     async def _guarded(self, work: Callable[[Session], Awaitable[None]], session: Session) -> None:
         try:

@@ -85,6 +85,10 @@ class Speaker:
         self._speaking: trio.CancelScope | None = None
         self._heard_until = -inf
 
+    def reconfigure(self, output: SpeechOutput, *, timeout: float) -> None:
+        """Have another loudspeaker and time-out from the next text on."""
+        self._output, self._timeout = output, timeout
+
     def heard_until(self) -> float:
         """Until when, by the loop's clock, what is spoken can be heard by a microphone; -inf if nothing was."""
         return trio.current_time() + LINGERS if self._speaking is not None else self._heard_until

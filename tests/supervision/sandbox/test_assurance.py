@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 
 from utter_runner.supervision.launch import SpawnError
 from utter_runner.supervision.sandbox import probe
@@ -134,3 +136,23 @@ async def test_where_nothing_can_be_kept_it_is_found_out_each_time(
     await made.run()
     assert states(made, "gpu")[0][1] is True
     assert "cannot be kept" in caplog.text
+
+
+async def test_what_is_configured_later_is_tried_then(tmp_path: Path, prober: Prober) -> None:
+    made = make(tmp_path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.watch)
+        await trio.testing.wait_all_tasks_blocked()
+        assert prober.asked == []
+        made.reconfigure([spec("gpu")])
+        with trio.fail_after(30):
+            while states(made, "gpu") != [("gpu", True, HELD.reason)]:
+                await trio.lowlevel.checkpoint()
+        asked = [*prober.asked]
+        # What is known is not tried again, and what is gone is not told of.
+        made.reconfigure([spec("gpu", name="other")])
+        await trio.testing.wait_all_tasks_blocked()
+        assert prober.asked == asked
+        assert states(made, "gpu", name="other") == [("gpu", True, HELD.reason)]
+        assert made.describe("timer", ("gpu",)).wrappers == []
+        nursery.cancel_scope.cancel()

@@ -109,8 +109,22 @@ async def test_one_that_requires_something_comes_back_once_it_is_there(way: Way)
             await running.until(lambda: user.status == "failed")
             assert "experimental/a@1 of giver, which is not running" in user.detail
             assert ("user", 1, "waiting") not in running.history
-            running.supervisor.restart("giver")
+            running.supervisor.start("giver")
             await running.until(lambda: user.running)
+
+
+async def test_one_that_is_restarted_is_waited_for_and_one_that_is_stopped_is_not(way: Way) -> None:
+    async with house(way.plugin("late"), timing=quick()) as running:
+        supervisor = running.supervisor
+        with way.externals["late"]:
+            await running.until(lambda: supervisor.get("late").running)
+            supervisor.restart("late")
+            assert supervisor._lives["late"].at_rest is False
+            await running.until(lambda: supervisor.get("late").running and supervisor.get("late").epoch == 2)
+            supervisor.hold("late", "a test")
+            assert (await supervisor.until_at_rest("late", 30)).status == "stopped"
+            supervisor.start("late")
+            await running.until(lambda: supervisor.get("late").running and supervisor.get("late").epoch == 3)
 
 
 async def test_one_that_listens_finds_the_directory_for_its_socket(listen: Way) -> None:
@@ -134,7 +148,7 @@ async def test_a_defect_while_it_is_waited_for_is_that_plugins_end_alone(
         assert (late.status, good.status) == ("failed", "ready")
         assert late.detail == "internal error: can't start new thread"
         monkeypatch.undo()
-        running.supervisor.restart("late")
+        running.supervisor.start("late")
         with connect.externals["late"]:
             await running.until(lambda: late.running)
 

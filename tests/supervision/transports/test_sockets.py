@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.lowlevel
@@ -276,8 +277,23 @@ async def test_one_that_failed_leaves_no_socket_to_connect_to(connect: Way) -> N
         connect.kill(good)
         await running.until(lambda: good.status == "failed")
         assert not (connect.directory / "good.sock").exists()
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         await running.until(lambda: good.running)
+
+
+async def test_one_is_restarted_and_changed_on_its_socket(way: Way) -> None:
+    async with way.house(way.plugin("good")) as running:
+        running.supervisor.restart("good")
+        with trio.fail_after(30):
+            assert (await running.supervisor.until_at_rest("good", 30)).epoch == 2
+        changed = msgspec.structs.replace(way.plugin("good"), env={"COLOUR": "red"})
+        assert running.supervisor.apply([changed]).restarted == ("good",)
+        good = await running.supervisor.until_at_rest("good", 30)
+        assert (good.epoch, good.status) == (3, "ready")
+        assert (await call(running, "good", "pid"))["environ"]["COLOUR"] == "red"
+        assert running.supervisor.apply([]).removed == ("good",)
+        await running.until(lambda: good.status == "stopped")
+        assert marked_processes("good") == []
 
 
 # ---- what may be in the way
@@ -377,7 +393,7 @@ async def test_what_is_no_socket_is_left_alone_and_named(way: Way, what: str) ->
         assert running.supervisor.get("other").running
         # Once it is out of the way the plugin can be started.
         path.rename(way.directory / "moved")
-        running.supervisor.restart("good")
+        running.supervisor.start("good")
         await running.until(lambda: good.running)
     assert target.read_text() == "precious"
 

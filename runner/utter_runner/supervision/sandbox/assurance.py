@@ -65,11 +65,26 @@ class Assurance:
         on_change: Callable[[], object],
     ) -> None:
         self._specs = {one.id: one for one in specs}
+        self._again = trio.Event()
         self._environ = environ
         self._socket = runner_socket
         self._on_change = on_change
         self._findings: _Findings = {}
+        # What the findings are about.
+        self._about = ""
         self._trouble = _PENDING
+
+    def reconfigure(self, specs: Sequence[PluginSpec]) -> None:
+        """These are the plugins from now on; what is not known of them yet is found out."""
+        self._specs = {one.id: one for one in specs}
+        self._again.set()
+
+    async def watch(self) -> None:
+        """Find out what is not known, whenever the plugins are others, until cancelled."""
+        while True:
+            self._again = trio.Event()
+            await self.run()
+            await self._again.wait()
 
     async def run(self) -> None:
         """Find out what is not known yet; return when all is known. Nothing that fails here stops the daemon."""
@@ -77,7 +92,9 @@ class Assurance:
         if not confined or confined[0].sandbox is None:
             return
         cache, about = self._cache_path(), identity(confined[0].sandbox, self._environ)
-        self._findings = await trio.to_thread.run_sync(_read, cache, about)
+        if about != self._about:
+            self._about = about
+            self._findings = await trio.to_thread.run_sync(_read, cache, about)
         known = len(self._findings)
         for spec in confined:
             for permissions in _needed(spec.permissions):

@@ -1,7 +1,7 @@
 """Which wrappers this machine has, and why it has no others.
 
 Rules here: a wrapper is usable when it was seen to work, not when its program is there. Every wait is bounded. It runs
-before the daemon's loop does, and only if a sandbox is wanted.
+before the daemon's loop does, or on a thread when the configuration is read again, and only if a sandbox is wanted.
 """
 
 from __future__ import annotations

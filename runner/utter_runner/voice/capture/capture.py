@@ -63,6 +63,7 @@ class Capture:
         silence_seconds: float = 3.0,
     ) -> None:
         self._source = source
+        self._next: AudioSource | None = None
         self._mode = mode
         self._on_event = on_event
         self._stall_seconds = stall_seconds
@@ -79,6 +80,24 @@ class Capture:
         self._hopeless = False
         self._silent = self._silence_told = False
         self._checked = self._sounded = 0
+
+    def reconfigure(
+        self, source: AudioSource | None, *, mode: Mode, stall_seconds: float, silence_seconds: float
+    ) -> None:
+        """Record in another way from now on; see the class.
+
+        Args:
+            source: replaces the one that there is, which is closed; readers of the ring see a new generation. None
+                leaves it as it is, open or not.
+            mode: as for the class.
+            stall_seconds: as for the class.
+            silence_seconds: as for the class.
+        """
+        self._mode = mode
+        self._stall_seconds = stall_seconds
+        self._silence_frames = round(silence_seconds * RATE)
+        self._next = source or self._next
+        self._notify()
 
     @property
     def ring(self) -> RingWriter:
@@ -196,6 +215,9 @@ class Capture:
             retry = FIRST_RETRY
             while True:
                 await self._until(needed=True)
+                if self._next is not None:
+                    await self._replace_source(self._next)
+                    continue
                 opened = trio.current_time()
                 outcome = await self._open_once()
                 # A source that works for a while and fails again and again is not opened ten times a second.
@@ -213,6 +235,13 @@ class Capture:
         self._delivering = False
         self._reader.close()
         self._ring.close()
+
+    async def _replace_source(self, source: AudioSource) -> None:
+        self._source, self._next = source, None
+        # What was wrong with the other says nothing about this one.
+        self._fault, self._hopeless, self._silent, self._announced = "", False, False, False
+        await source.prepare()
+        self._notify()
 
     async def _open_once(self) -> Outcome:
         """One opening of the source, to its end."""
@@ -341,7 +370,8 @@ class Capture:
         return not self._hopeless and (self._mode == "always" or self._holders > 0)
 
     async def _until(self, *, needed: bool) -> None:
-        while self._needed != needed:
+        """Wait until the source is needed, or not, or is to be replaced."""
+        while self._needed != needed and self._next is None:
             await self._changed.wait()
 
     def _notify(self) -> None:

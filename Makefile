@@ -4,12 +4,13 @@
 #   make test      the test suite (what CI runs after `make check`)
 #   make check     ruff, mypy, import-linter, generated files
 #   make test-all  the suite on every interpreter found: 3.11, 3.12, 3.13
+#   make test-vm   the runner as a user's service in an emulated machine, which is built first (root, once)
 #   make bench     the figures, each beside its floor
 #   make soak      an hour of audio in some minutes while everything around it fails; SOAK_SECONDS=86400 for longer
 #   make fuzz      a million mutated frames against everything that reads frames
 #   make properties  hostile steps through the gate, against what the policy promises
 #   make mutants     every small change of a rule, and whether a test notices it
-#   make docs      regenerates what is generated in docs/ and protocol/
+#   make docs      regenerates what is generated in docs/, protocol/ and man/
 #   make lock      resolves requirements.lock anew
 
 VENV ?= .venv
@@ -24,7 +25,7 @@ SOAK_ARGS ?=
 PROPERTIES_ARGS ?=
 MUTANTS_ARGS ?=
 
-.PHONY: run test check test-all bench soak fuzz properties mutants docs lock clean setup system
+.PHONY: run test check test-all test-vm bench soak fuzz properties mutants docs lock clean setup system
 
 setup: $(VENV)/.complete
 
@@ -57,6 +58,7 @@ check: setup
 	$(BIN)/python scripts/generate_schema.py --check
 	$(BIN)/python scripts/generate_diagrams.py --check
 	$(BIN)/python scripts/generate_policy_table.py --check
+	$(BIN)/python scripts/generate_man.py --check
 
 test-all: setup
 	@set -e; for version in 3.11 3.12 3.13; do \
@@ -64,6 +66,16 @@ test-all: setup
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test VENV=.venv-$$version VERSION=$$version; \
 	done
+
+# Two guests side by side; the tests of one file share a guest.
+test-vm: setup $(STAMPS)/system-vm
+	PYTHONPATH=tests $(BIN)/python -m vm.bed build
+	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadfile $(PYTEST_ARGS)
+
+$(STAMPS)/system-vm: scripts/system-packages
+	@mkdir -p $(STAMPS)
+	scripts/system-packages --vm
+	@touch $@
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py
@@ -90,6 +102,7 @@ docs: setup
 	$(BIN)/python scripts/generate_schema.py
 	$(BIN)/python scripts/generate_diagrams.py
 	$(BIN)/python scripts/generate_policy_table.py
+	$(BIN)/python scripts/generate_man.py
 
 lock: setup
 	$(BIN)/python -m pip install --quiet uv

@@ -134,7 +134,8 @@ def run(recording: Path, *, act: bool, headless: bool) -> int:
         target = "vmic_in" if headless else virtual_microphone(stack)
         client = start_runner(stack, config, directory / "runner.sock")
         hotkeys = client.call("runner.status", {}, timeout=10)["hotkeys"]
-        live = f"live on {', '.join(hotkeys['devices'])}" if hotkeys["available"] else hotkeys["detail"]
+        where = "the desktop's shortcuts" if hotkeys["path"] == "portal" else ", ".join(hotkeys["devices"])
+        live = f"live on {where}" if hotkeys["available"] else hotkeys["detail"]
         say(f"ready; hotkeys: {live}")
         report = speak(client, recording, target)
     return 0 if report["outcome"] == "done" else 1

@@ -7,6 +7,7 @@ declared.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args, overload
 
@@ -30,6 +31,7 @@ from utter_sdk.streams import Mode, StreamHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
+    from pathlib import Path
 
     from utter_sdk.connection import Connection
     from utter_sdk.handles import Handles
@@ -121,6 +123,16 @@ class Plugin:
         from utter_sdk.handles import Handles, PluginAsker  # noqa: PLC0415 - only for those who ask
 
         return Handles(PluginAsker(self.host))
+
+    def model(self, name: str) -> Path:
+        """Where one of the plugin's models is, by its name in the manifest, or the directory that several are in.
+
+        Raises:
+            RpcError: it has not been fetched; the text says how.
+        """
+        from utter_sdk.models import model_path  # noqa: PLC0415 - only for those who have models
+
+        return model_path(self.hello.plugin.name, name, os.environ)
 
     def method(self, name: str, *, blocking: bool | str = False) -> Callable[[F], F]:
         """Serve a request with the decorated function.

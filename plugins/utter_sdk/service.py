@@ -109,5 +109,8 @@ class Service:
         why = error.message if isinstance(error, RpcError) else describe(error)
         self.start_failed = f"{self.plugin.hello.plugin.name} could not start: {why}"
         log(self.start_failed)
+        # What it said of itself before, such as that it is loading, is no longer so.
+        if self.connection is not None and self.connection.greeted:
+            self.connection.notify("plugin.health_changed", self.health())
         if not isinstance(error, RpcError):
             log_traceback(error)

@@ -109,6 +109,7 @@ STREAMS: dict[str, StreamContract] = {
 
 RUNNER_STREAMS: dict[str, Mode] = {
     "runner.events": "lossy",
+    "runner.log": "lossy",
     "audio.level": "lossy",
     "stt.partial": "lossy",
     "stt.final": "reliable",

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from utter_protocol.capabilities import CAPABILITY_PATTERN, MAX_DECLARED, MAX_LENGTH, CapabilityError, parse_capability
 from utter_protocol.methods import PluginKind
+from utter_protocol.models import MAX_MODEL_NAME, MODEL_NAME, model_name_problems
 from utter_protocol.toml_lines import Key, line_of, shown_key
 from utter_protocol.versions import PROTOCOL_PATTERN, oldest_accepted, parse_protocol
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 MAX_FILE: Final = 64 * 1024
 """The largest manifest, in bytes."""
+MAX_MODEL: Final = 2**40
+"""The largest model, in bytes."""
+MAX_MODELS: Final = 64
+"""How many models one plugin may have."""
 
 PERMISSIONS: Final = {
     "network": "reach other machines",
@@ -65,10 +70,25 @@ _Line = Annotated[str, Meta(pattern=rf"^[^\x00-\x1f\x7f]*{_END}", max_length=500
 class Model(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A file that the plugin needs and does not ship, for example a speech model."""
 
-    name: Annotated[_Line, Meta(min_length=1, description="a name on one line, at most 500 characters")]
-    url: Annotated[str, Meta(pattern=r"^https://[!-~]+$(?!\n)", description="an https address")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=f"^{MODEL_NAME}{_END}",
+            max_length=MAX_MODEL_NAME,
+            description=f"a relative path of 1 to 8 parts of letters, digits and . _ -, each of which begins with a "
+            f"letter or digit, and of at most {MAX_MODEL_NAME} characters",
+        ),
+    ]
+    url: Annotated[
+        str,
+        Meta(
+            pattern=r"^https://[!-~]+$(?!\n)",
+            max_length=2048,
+            description="an https address of at most 2048 characters",
+        ),
+    ]
     sha256: Annotated[str, Meta(pattern=rf"^[0-9a-f]{{64}}{_END}", description="64 lower-case hexadecimal digits")]
-    size: Annotated[int, Meta(gt=0, description="a number of bytes above 0")]
+    size: Annotated[int, Meta(gt=0, le=MAX_MODEL, description=f"a number of bytes from 1 to {MAX_MODEL}")]
 
 
 class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -138,7 +158,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     settings: Annotated[dict[str, Any], Meta(description="a table with the settings that the user has not set")] = {}
     models: Annotated[
         list[Model],
-        Meta(max_length=64, description="a list of at most 64 tables [[models]] with name, url, sha256, size"),
+        Meta(max_length=MAX_MODELS, description="a list of at most 64 tables [[models]] with name, url, sha256, size"),
     ] = []
 
 
@@ -236,6 +256,12 @@ def _struct_problems(struct: type[msgspec.Struct], table: dict[str, Any], within
             yield key, f"The field {shown_key(key)} is missing. It must be {_description(field.type)}."
 
 
+def model_problems(tables: list[dict[str, Any]], within: Key) -> Iterator[_Found]:
+    """What is wrong with tables that should be models, below the key `within`: each with its key and a sentence."""
+    for position, item in enumerate(tables):
+        yield from _struct_problems(Model, item, (*within, position))
+
+
 def _value_problems(key: Key, value: Any, expected: Any) -> Iterator[_Found]:
     try:
         msgspec.convert(value, expected)
@@ -243,8 +269,7 @@ def _value_problems(key: Key, value: Any, expected: Any) -> Iterator[_Found]:
         inner_key, inner = _locate(value, str(error))
         where = (*key, *inner_key)
         if key == ("models",) and isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            for position, item in enumerate(value):
-                yield from _struct_problems(Model, item, (*key, position))
+            yield from model_problems(value, key)
             return
         subject = f", and {shown_key(key)}" if inner_key else ", and it"
         message = f"{shown_key(where)} is {_shown_value(inner)}{subject} must be {_description(expected)}."
@@ -289,6 +314,8 @@ def _joint_problems(manifest: Manifest) -> Iterator[_Found]:
             ("transport",),
             f"The transport is {manifest.transport}, and a module of the runtime wasm has no sockets: it speaks stdio.",
         )
+    for at, message in model_name_problems(manifest.models):
+        yield ("models", at, "name"), message
     if manifest.max_protocol and parse_protocol(manifest.max_protocol) < parse_protocol(manifest.protocol):
         yield (
             ("max_protocol",),

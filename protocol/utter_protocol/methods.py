@@ -315,9 +315,11 @@ class ListenParams(msgspec.Struct, kw_only=True):
     """`runner.listen`: one spoken session from a recording, exactly as if it had come from the microphone.
 
     `wav_b64` is a whole WAV file (PCM 16/24/32 bit or float, any rate, mono or stereo, at most 60 s).
+    Without `act` it is only recognised.
     """
 
     wav_b64: str
+    act: bool = True
     timeout_ms: int | None = None
 
 
@@ -372,6 +374,13 @@ class AudioOpened(msgspec.Struct, kw_only=True):
     open: bool = True
 
 
+class HotkeysAsked(msgspec.Struct, kw_only=True):
+    """Answer to `hotkeys.bind {}`. `asked`: whether the desktop is asked; `detail`: what to expect, or why not."""
+
+    asked: bool
+    detail: str
+
+
 class RunnerInvokeParams(msgspec.Struct, kw_only=True):
     """`runner.invoke`. `params` is forwarded unparsed unless the method has side effects."""
 
@@ -385,6 +394,41 @@ class ValidateParams(msgspec.Struct, kw_only=True):
     """`runner.validate_plugin`."""
 
     plugin: str
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+"""The levels of the log, the lowest first."""
+LogLevel = Literal["debug", "info", "warning", "error"]
+MAX_LOG_LINES = 2_000
+"""`log_backlog_lines`: how many lines of its log the runner can tell again."""
+
+
+class LogsParams(msgspec.Struct, kw_only=True):
+    """client -> runner `runner.logs`: the last lines of this plugin, and of this level or above."""
+
+    plugin: str | None = None
+    last: Annotated[int, msgspec.Meta(ge=1, le=MAX_LOG_LINES)] = 100
+    level: LogLevel = "debug"
+
+
+class LogLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of the log. `seq` counts all of them; a line of a traceback is one of its own, with the same `time`."""
+
+    seq: int
+    time: str
+    level: LogLevel
+    logger: str
+    text: str
+    plugin: str | None = None
+    epoch: int | None = None
+    session: str | None = None
+
+
+class LogsResult(msgspec.Struct, kw_only=True):
+    """What `runner.logs` answers: the lines, the oldest first, and how many older ones are not kept any more."""
+
+    lines: list[LogLine]
+    lost: int = 0
 
 
 class ExplainParams(msgspec.Struct, kw_only=True):

@@ -1,14 +1,14 @@
-"""On which line of a TOML document a key is, so that an error about a value can point at it.
+"""On which lines of a TOML document a key is, so that an error can point at it and an edit can find it.
 
 Rules here: `tomllib` decides what a statement is and which keys it sets; this module only counts lines. It is meant
-for documents that `tomllib` has read already, and is used on the way to an error message only.
+for documents that `tomllib` has read already, and is used on the way to a message or by a command, never by what waits.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +26,25 @@ def shown_key(key: Sequence[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
+class Statement(NamedTuple):
+    """One header, or one assignment.
+
+    Attributes:
+        table: the path of the table that a header opens, or that an assignment is in.
+        header: whether it is a header.
+        keys: every path that an assignment sets, the parts of a dotted key and what is inside of its value included; of
+            a header the path of its table and those of the tables around it.
+        first: its first line, counted from 1.
+        last: its last line.
+    """
+
+    table: Key
+    header: bool
+    keys: tuple[Key, ...]
+    first: int
+    last: int
+
+
 def line_of(text: str, key: Sequence[str | int]) -> int:
     """The line, counted from 1, on which `key` is set in the valid TOML document `text`.
 
@@ -33,15 +52,22 @@ def line_of(text: str, key: Sequence[str | int]) -> int:
     key that is not there, the line of the innermost table around it that has one; 1 when there is none. In a document
     with enormous values the search ends early, with the same answer as for a key that is not there.
     """
-    lines: dict[Key, int] = {}
-    for found, line in _statements(text):
-        lines.setdefault(found, line)
+    lines = key_lines(text)
     wanted = tuple(key)
     return next((lines[wanted[:n]] for n in range(len(wanted), 0, -1) if wanted[:n] in lines), 1)
 
 
-def _statements(text: str) -> Iterator[tuple[Key, int]]:
-    """Every key that a statement sets, with the statement's first line."""
+def key_lines(text: str) -> dict[Key, int]:
+    """The first line of every key that a valid TOML document sets; `line_of` says how keys are written."""
+    lines: dict[Key, int] = {}
+    for statement in statements(text):
+        for key in statement.keys:
+            lines.setdefault(key, statement.first)
+    return lines
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Every statement of a valid TOML document, in order; those after enormous values may be missing."""
     table: Key = ()
     counts: dict[Key, int] = {}
     pending: list[str] = []
@@ -62,13 +88,13 @@ def _statements(text: str) -> Iterator[tuple[Key, int]]:
         except tomllib.TOMLDecodeError:
             continue
         pending.clear()
-        header = source.lstrip().startswith("[")
-        if not header:
-            for key in _keys(statement):
-                yield table + key, start
-            continue
-        table = _opened(statement, counts)
-        yield from ((table[: n + 1], start) for n in range(len(table)))
+        if source.lstrip().startswith("["):
+            table = _opened(statement, counts)
+            keys = tuple(table[: n + 1] for n in range(len(table)))
+            yield Statement(table, header=True, keys=keys, first=start, last=number)
+        elif statement:
+            keys = tuple(table + key for key in _keys(statement))
+            yield Statement(table, header=False, keys=keys, first=start, last=number)
 
 
 def _keys(value: Any) -> Iterator[Key]:

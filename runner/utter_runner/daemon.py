@@ -12,6 +12,7 @@ import signal
 import time
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,8 @@ from utter_runner.actions.rules import policy_rules
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import STREAM as LOG_STREAM
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
 from utter_runner.config import SocketConfig
@@ -44,7 +47,7 @@ from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_o
 from utter_runner.dataplane.hub import Hub, Topic
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
-from utter_runner.host.offers import ASK_SECONDS, Offers
+from utter_runner.host.offers import Offers
 from utter_runner.host.own_streams import OwnStreams
 from utter_runner.host.relay import Relay
 from utter_runner.host.requests import HostRequests
@@ -113,11 +116,13 @@ class Daemon:
         launched: Mapping[str, Launched],
         read: Read,
         manager: ServiceManager,
+        log: LogBacklog,
         level_is_given: bool = False,
         hung_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = setup.config
         self._environ = environ
+        self._log = log
         self._endpoint = endpoint
         self._level_is_given = level_is_given
         self._hung_up = hung_up
@@ -146,7 +151,12 @@ class Daemon:
         self._recorded = Recorded(lambda: self._config, environ, self._state_changed)
         self._ops = OpRegistry()
         candidates = CandidateStore()
-        self._offers = Offers(self._ops, candidates, self._recorded.meet)
+        self._offers = Offers(
+            self._ops,
+            candidates,
+            self._recorded.meet,
+            timeout=lambda: self._config.runner.handshake_timeout_ms / 1000,
+        )
         hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
         emit = self._emit
@@ -214,6 +224,7 @@ class Daemon:
             on_level=self._on_level,
             open_stream=OwnStreams(relay).open,
             timeout=timeout,
+            environ=environ,
             answers=spoken,
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
@@ -250,6 +261,7 @@ class Daemon:
             confirmer=confirmer,
             voice=self._voice.controller,
             speaker=self._voice.speaker,
+            ask_desktop=self._voice.ask_desktop,
             microphone=self._voice.microphone,
             devices=self._voice.devices,
             context=self._context.snapshot,
@@ -259,6 +271,7 @@ class Daemon:
             drift=self._recorded.look,
             reload=self._reloads.reload,
             sandbox=self._assurance.describe,
+            log=self._log,
             wav_to_pcm=self._voice.wav_to_pcm,
             timeout=timeout,
         )
@@ -284,8 +297,10 @@ class Daemon:
         )
         self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
         self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
+        log = Topic(hub, LOG_STREAM, RUNNER_STREAMS[LOG_STREAM], on_active=self._log.want)
+        self._log.serve(log)
         self._streams = Subscriptions(hub, relay, self._registry)
-        for topic in (self._events, self._level, self._partials, self._finals):
+        for topic in (self._events, self._level, self._partials, self._finals, log):
             self._streams.offer(topic.method, topic)
         self._streams.attach(host)
 
@@ -365,7 +380,8 @@ class Daemon:
     async def _start(self, nursery: trio.Nursery) -> None:
         # The plugins outlive the cancellation of everything else: they are stopped in order, in `_serve`.
         nursery.start_soon(self._voice.run)
-        self._manager.extend(self._config.runner.handshake_timeout_ms / 1000 + ASK_SECONDS + self._stop_seconds())
+        # The handshake, what a plugin is asked before it is admitted, and then an early end.
+        self._manager.extend(2 * self._config.runner.handshake_timeout_ms / 1000 + self._stop_seconds())
         started = trio.Event()
 
         async def supervise() -> None:
@@ -569,8 +585,9 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started, 3),
             "state": self._state,
             "socket_path": str(self._endpoint.path),
+            "config": {"path": str(Path(self._config.path).absolute()), "digest": self._config.digest},
             "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
-            **self._voice.status(),
+            **self._voice.status(self._api.ptt_at),
             "clients": self._server.count,
             "content_logging": self._config.log.content,
             "audit": {"mode": self._config.log.audit, **self._audit_status()},
@@ -642,6 +659,8 @@ def serve(
         hung_up: whether SIGHUP has come before there was a loop.
         manager: the service manager, if there is one.
     """
+    log = LogBacklog()
+    logging.getLogger().addHandler(log)
     try:
         daemon = Daemon(
             setup,
@@ -652,10 +671,13 @@ def serve(
             level_is_given=level_is_given,
             hung_up=hung_up,
             manager=manager,
+            log=log,
         )
+        trio.run(daemon.run)
     except VoiceError as error:
         logger.error("%s", error)  # noqa: TRY400 - the message says all there is
         manager.status(str(error))
         return 2
-    trio.run(daemon.run)
+    finally:
+        logging.getLogger().removeHandler(log)
     return 0

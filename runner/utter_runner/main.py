@@ -41,7 +41,8 @@ logger = logging.getLogger("utter_runner")
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
-def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def argument_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser(
         prog="utter-runner", description="Hold a key, speak, and the desktop acts: the daemon. See also: utter --help"
     )
@@ -49,7 +50,7 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], help="override [log] level")
     parser.add_argument("--version", action="version", version=f"utter-runner {__version__}")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def plugin_specs(
@@ -167,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, _quit)
     hang_up = _HangUp()
     signal.signal(signal.SIGHUP, hang_up)
-    options = _parse_arguments(arguments)
+    options = argument_parser().parse_args(arguments)
     manager = take_manager(os.environ, os.getpid())
     path = options.config or default_config_path(os.environ)
     try:

@@ -15,9 +15,10 @@ from support.terminal import UTTER
 from utter_protocol.audit import AuditConfirmation, AuditEntry, AuditResult, AuditSource
 from utter_runner.actions.audit_file import AuditFile
 from utter_runner.cli import app
-from utter_runner.cli.audit import entry_line, moment
+from utter_runner.cli.audit import entry_line
 from utter_runner.cli.connection import UsageError
 from utter_runner.cli.exits import Exit
+from utter_runner.cli.moments import moment
 
 if TYPE_CHECKING:
     from pathlib import Path

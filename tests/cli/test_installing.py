@@ -106,6 +106,7 @@ def test_without_a_terminal_an_option_has_to_agree(
         "digest": digest,
         "signed_by": None,
         "permissions": [],
+        "models": [],
         "new_permissions": [],
         "warnings": [],
     }
@@ -240,3 +241,16 @@ def test_a_person_is_asked(places: Places, tmp_path: Path) -> None:
             terminal.type(said)
             assert terminal.finish()[0] == code, terminal.shown
     assert (places.plugins / "lamp").exists()
+
+
+def test_what_it_needs_besides_is_shown_with_the_command(
+    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = package(tmp_path / "source")
+    manifest = source / MANIFEST_NAME
+    model = f'name = "base/model.bin"\nurl = "https://example.org/m"\nsha256 = "{"0" * 64}"\nsize = 78643200\n'
+    manifest.write_text(f"{manifest.read_text()}[[models]]\n{model}")
+    assert run("install", source, "--yes") == 0
+    shown = capsys.readouterr()
+    assert "needs       base/model.bin, 75.0 MiB from example.org, which `utter models pull` fetches\n" in shown.err
+    assert shown.out.endswith("utter models pull lamp\n")

@@ -625,6 +625,17 @@ async def test_ptt_reaches_the_voice(tmp_path: Path) -> None:
     assert made.voice.called == ["press", "release", "toggle", "cancel"]
 
 
+async def test_when_a_client_was_the_key_is_known(tmp_path: Path) -> None:
+    async with house(tmp_path) as made:
+        client = await made.client()
+        await client.call("hotkeys.bind")
+        assert made.api.ptt_at is None
+        before = trio.current_time()
+        await client.call("ptt.cancel")
+        assert before <= (made.api.ptt_at or 0) <= trio.current_time()
+        assert await client.call("hotkeys.bind") == {"asked": False, "detail": "There is no desktop here."}
+
+
 async def test_an_unknown_stream_is_minus_32601(tmp_path: Path) -> None:
     async with house(tmp_path) as made:
         client = await made.client()

@@ -305,7 +305,7 @@ async def test_thousands_of_descriptors(tmp_path: Path, autojump_clock: MockCloc
 METHODS = sorted(
     {
         *("runner.status", "runner.plugins", "runner.command", "runner.invoke", "runner.validate_plugin"),
-        *("runner.listen", "ptt.press", "ptt.release", "ptt.toggle", "ptt.cancel", "policy.explain"),
+        *("runner.listen", "ptt.press", "ptt.release", "ptt.toggle", "ptt.cancel", "policy.explain", "hotkeys.bind"),
         *("context.snapshot", "runner.speak", "runner.hush", "audio.devices", "audio.open", "audio.close"),
         *("stream.subscribe", "stream.ack", "stream.stop", "handle.create", "handle.fetch", "fd.pass"),
         *("host.confirm", "plugin.describe", "action.invoke", "$/cancel", "", "runner.Auth", "runner.auth "),

@@ -20,7 +20,7 @@ from utter_runner.config.schema import FORBIDDEN_SCHEMES, PluginId
 from utter_runner.policy import PolicyRules, canonical_op, urls
 
 EXAMPLE = Path(__file__).parents[2] / "config.example.toml"
-SECTIONS = [name for name in Config.__struct_fields__ if name not in {"path", "warnings", "secret_files"}]
+SECTIONS = [name for name in Config.__struct_fields__ if name not in {"path", "warnings", "digest", "secret_files"}]
 
 
 def problems(text: str) -> list[str]:
@@ -356,3 +356,32 @@ def test_importing_it_is_cheap() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_model_is_checked_as_in_a_manifest() -> None:
+    text = """
+[[plugin]]
+id = "ear"
+[[plugin.models]]
+name = "{name}"
+url = "{url}"
+sha256 = "{sha256}"
+size = 5
+{more}
+"""
+    good = {"name": "a/b.bin", "url": "https://example.org/x", "sha256": "0" * 64, "more": ""}
+    (model,) = parse_config(text.format(**good)).plugin[0].models
+    assert (model.name, model.size) == ("a/b.bin", 5)
+    for key, value, line, message in (
+        ("name", "../b.bin", 5, 'models[0].name is "../b.bin", and it must be a relative path of 1 to 8 parts'),
+        ("url", "http://example.org/x", 6, 'url is "http://example.org/x", and it must be an https address'),
+        ("sha256", "0", 7, "and it must be 64 lower-case hexadecimal digits"),
+        ("more", "sizes = 5", 9, "There is no field plugin[0].models[0].sizes. Did you mean size?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse_config(text.format(**{**good, key: value}))
+        (problem,) = caught.value.problems
+        assert problem.startswith(f"config.toml:{line}: [[plugin]] 'ear' ")
+        assert message in problem
+    with pytest.raises(ConfigError, match="models must be at most 64 tables"):
+        parse_config('[[plugin]]\nid = "ear"\nmodels = 3\n')

@@ -203,7 +203,7 @@ async def test_a_server_that_talks_nonsense_abstains(bus: PrivateBus, answers: d
 async def test_a_server_that_hangs_does_not_hold_up_whoever_answers(
     bus: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("utter_runner.confirm.bus.CALL_SECONDS", 1000.0)
+    monkeypatch.setattr("utter_runner.rpc.bus.CALL_SECONDS", 1000.0)
     person = Person()
     with NotificationServer(bus.address, answers={"Notify": None}) as server:
         async with asked(bus, person) as question:

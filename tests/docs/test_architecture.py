@@ -25,13 +25,17 @@ def test_files_exist(path: str) -> None:
     bases = [ROOT, RUNNER, ROOT / "protocol", ROOT / "plugins"]
     if "/" not in path:
         # A name alone is of the package that the section is about.
-        bases += [ROOT / "protocol" / "utter_protocol", *(RUNNER / room for room in ("supervision", "rpc"))]
+        bases += [
+            ROOT / "protocol" / "utter_protocol",
+            *(RUNNER / room for room in ("supervision", "rpc", "voice/hotkeys")),
+        ]
         bases += [ROOT / "tests" / "bench"]
     assert any((base / path).exists() for base in bases), path
 
 
 def test_names_exist() -> None:
-    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", ROOT / "tests" / "bench", ROOT / "tests" / "soak")
+    tests = (ROOT / "tests" / one for one in ("bench", "soak", "vm"))
+    roots = (RUNNER, ROOT / "protocol", ROOT / "plugins", *tests)
     source = "\n".join(path.read_text() for root in roots for path in root.rglob("*.py"))
     words = set(re.findall(r"\w+", source))
     names = [span for span in spans() if _NAME.fullmatch(span) and not _PATH.fullmatch(span)]

@@ -17,7 +17,7 @@ import typer
 from support.docs import ROOT, anchors, code, links
 from utter_runner.cli.app import app
 from utter_runner.config import PluginConfig, parse_config
-from utter_runner.config.load import _sections
+from utter_runner.config.load import sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,10 +148,10 @@ def test_make_targets_exist() -> None:
 
 
 def test_configuration_keys_exist() -> None:
-    sections = {name: set(kind.__struct_fields__) for name, kind in _sections().items()}
-    found = {(page, match["section"], match["key"]) for page, match in mentions(_KEY) if match["section"] in sections}
+    known = {name: set(kind.__struct_fields__) for name, kind in sections().items()}
+    found = {(page, match["section"], match["key"]) for page, match in mentions(_KEY) if match["section"] in known}
     assert len(found) > 10
-    assert not {one for one in found if one[2] not in sections[one[1]]}
+    assert not {one for one in found if one[2] not in known[one[1]]}
 
 
 def test_unknown_keys_are_found() -> None:
@@ -163,7 +163,7 @@ def test_configurations_are_valid() -> None:
     for page, text in TEXTS.items():
         for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             table = tomllib.loads(block)
-            if not set(table) <= set(_sections()):
+            if not set(table) <= set(sections()):
                 continue
             config = parse_config(block, page)
             assert config.path == page

@@ -205,3 +205,12 @@ def test_each_instance_has_a_temporary_directory_that_goes_with_it(tmp_path: Pat
         assert not places["one"].exists()
         assert places["two"].exists()
     assert [*made.iterdir()] == []
+
+
+@pytest.mark.parametrize("asked", ["plugin.describe", "action.capabilities"])
+def test_whatever_a_plugin_is_asked_while_it_starts_has_the_bound_of_the_handshake(tmp_path: Path, asked: str) -> None:
+    config = "[runner]\nhandshake_timeout_ms = 400\n" + hostile("slow", "ops=wait", f"hang={asked}")
+    with Daemon(tmp_path, config) as daemon:
+        if not any("slow#1: " in line for line in daemon.log):
+            daemon.wait_for("slow#1: ")
+        assert "within 400 ms" in next(line for line in daemon.log if "slow#1: " in line)

@@ -166,7 +166,7 @@ BAD = [
     ("settings", "{ list = [1, nan] }", "settings.list[1] is nan, which JSON cannot express"),
     ("config_schema", '"schema.json"', 'config_schema is "schema.json", and it must be a table that is a JSON Schema'),
     ("models", '["tiny"]', 'models[0] is "tiny", and models must be a list of at most 64 tables [[models]]'),
-    ("models", '[{ name = "x" }]', "The field models[0].url is missing. It must be an https address."),
+    ("models", '[{ name = "x" }]', "The field models[0].url is missing. It must be an https address of"),
     ("provide", "[]", "There is no field provide. Did you mean provides?"),
     ("entry_point", "[]", "There is no field entry_point. Did you mean entrypoint?"),
     ("zzz", "1", "There is no field zzz. The known fields are name, version"),

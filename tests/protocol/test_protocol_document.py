@@ -24,6 +24,7 @@ from utter_protocol.manifest import MAX_FILE, PERMISSIONS, Manifest, load_manife
 from utter_protocol.messages import MAX_ID_LENGTH, decode_message
 from utter_protocol.ring import parse_header
 from utter_runner.actions.audit import MAX_WAITING
+from utter_runner.clients import logs
 from utter_runner.clients.server import ACCEPTS_PER_S, AUTH_BYTES, AUTH_MESSAGES, REVOKED_SECONDS
 from utter_runner.config import LogConfig, RunnerConfig, SocketConfig, VoiceConfig
 from utter_runner.config.secret import MAX_SECRET
@@ -41,13 +42,14 @@ from utter_runner.operate.tree import Limits as PackageLimits
 from utter_runner.operate.watching import MAX_SAID
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.reload import READ_SECONDS
-from utter_runner.rpc import descriptors
+from utter_runner.rpc import bus, descriptors
 from utter_runner.rpc.interface import TIMEOUT_CAP, Limits
 from utter_runner.supervision.sandbox.assurance import MAX_CACHE
 from utter_runner.supervision.sandbox.systemd_run import MAX_TASKS
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.states import TRANSITIONS, diagram
 from utter_runner.supervision.words import MAX_LINE
+from utter_runner.voice.hotkeys import merge, portal, portal_bus, shortcut_keys, watch
 from utter_runner.voice.media import CALL_SECONDS
 from utter_runner.voice.speaker import MAX_SPOKEN
 from utter_runner.voice.vad.screen import BACKLOG_MS
@@ -82,6 +84,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "stt.feed": (methods.SttFeedParams, None),
     "stt.partial": (kinds.SttPartial, None),
     "audio.level": (item(methods.AudioLevel), None),
+    "runner.log": (item(methods.LogLine), None),
     "stt.finish": (methods.SttSession, methods.Transcript),
     "stt.cancel": (methods.SttSession, NOTHING),
     "stt.final": (kinds.SttResult, None),
@@ -121,6 +124,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.drift": (NOTHING, drift.DriftResult),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
+    "runner.logs": (methods.LogsParams, methods.LogsResult),
     "runner.validate_plugin": (methods.ValidateParams, methods.ValidateResult),
     "runner.control": (control.ControlParams, NOTHING),
     "runner.reload": (NOTHING, control.ReloadResult),
@@ -130,6 +134,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "ptt.release": (NOTHING, NOTHING),
     "ptt.toggle": (NOTHING, NOTHING),
     "ptt.cancel": (NOTHING, NOTHING),
+    "hotkeys.bind": (NOTHING, methods.HotkeysAsked),
     "audio.devices": (NOTHING, methods.AudioDevices),
     "audio.open": (NOTHING, methods.AudioOpened),
     "audio.close": (NOTHING, NOTHING),
@@ -150,7 +155,12 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "$/cancel": (NOTHING, None),
 }
 # What the items of the runner's own streams are.
-ITEMS = {"audio.level": methods.AudioLevel, "stt.partial": kinds.SttPartial, "stt.final": kinds.SttResult}
+ITEMS = {
+    "runner.log": methods.LogLine,
+    "audio.level": methods.AudioLevel,
+    "stt.partial": kinds.SttPartial,
+    "stt.final": kinds.SttResult,
+}
 # By kind: the `meta` of `fd.pass`, and its result.
 PASSED: dict[str, tuple[Any, Any]] = {
     "handle": (blobs.FdHandleMeta, NOTHING),
@@ -465,7 +475,9 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "lines of the audit trail that wait for the disk (`max_audit_lines`)": [MAX_WAITING],
         "arguments in a line of the audit trail (`max_audit_args`)": [MAX_ARGS],
         "a secret that is read (`max_secret`)": [MAX_SECRET],
-        "a line of a plugin's stderr (`max_log_line`)": [MAX_LINE],
+        "a line of a plugin's stderr, and of the log that is told again (`max_log_line`)": [MAX_LINE],
+        "lines of the log that can be told again (`log_backlog_lines`)": [methods.MAX_LOG_LINES],
+        "characters of them together (`log_backlog_bytes`)": [logs.MAX_BYTES],
         "nesting of arrays and objects (`max_depth`)": [nesting.MAX_DEPTH],
         "characters of a string id": [MAX_ID_LENGTH],
         "junk before a frame (`max_junk`)": [framing.MAX_JUNK],
@@ -473,7 +485,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "requests in flight, per peer and direction": [Limits().max_in_flight],
         "bytes that wait for a peer": [Limits().max_queued_bytes],
         "deadline of a request, at most, in ms": [TIMEOUT_CAP * 1000],
-        "handshake, in ms": [timing.handshake * 1000],
+        "handshake, and each answer before admission, in ms": [timing.handshake * 1000],
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
         "files, directories and links of a package (`max_package_files`)": [PackageLimits().max_package_files],
@@ -520,6 +532,19 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "the whole context": [MAX_CONTEXT_BYTES],
         "candidates of `llm.choose`": [kinds.MAX_CANDIDATES],
         "nodes and levels of a view": [kinds.MAX_UI_NODES, kinds.MAX_UI_DEPTH],
+        "signals of the session bus that are kept while one is waited for": [bus.MAX_SIGNALS],
+        "a message on the session bus (`max_bus_message`)": [bus.MAX_MESSAGE],
+        "time to make a session of shortcuts, in ms": [portal_bus.RESPONSE_SECONDS * 1000],
+        "first and longest pause before the desktop's portal is tried again, in ms": [
+            portal.FIRST_PAUSE * 1000,
+            portal.LONGEST_PAUSE * 1000,
+        ],
+        "time after which a session of shortcuts that ends is bound again, in ms": [portal.HEALTHY_SECONDS * 1000],
+        "dialogs of the desktop in a row that end without an answer": [portal.MAX_UNANSWERED],
+        "time without a keyboard until the desktop is asked in its place, in ms": [watch.GRACE_SECONDS * 1000],
+        "time in which both ways of a key tell of it, in ms": [merge.ECHO_SECONDS * 1000],
+        "time in which a shortcut that is held repeats, in ms": [shortcut_keys.REPEAT_SECONDS * 1000],
+        "characters of a trigger's description": [portal_bus.MAX_TRIGGER],
         "time to answer `media.hold` and `media.release`, in ms": [round(CALL_SECONDS * 1000)],
         "characters that are spoken": [MAX_SPOKEN],
         "schema of the settings": [MAX_SCHEMA_BYTES],

@@ -462,7 +462,10 @@ def test_a_failing_start_is_degraded_health(plugin: Plugin) -> None:
 
     with PluginHarness(plugin) as harness:
         harness.settle()
-        assert harness.call("plugin.health")["detail"] == "tiny could not start: OSError: no lamp there"
+        why = "tiny could not start: OSError: no lamp there"
+        # The runner need not wait for its next question to hear of it.
+        assert harness.notification("plugin.health_changed") == {"status": "degraded", "detail": why}
+        assert harness.call("plugin.health")["detail"] == why
 
 
 def test_the_next_runner(plugin: Plugin) -> None:

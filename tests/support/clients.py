@@ -17,10 +17,11 @@ from utter_protocol.drift import DriftResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
-from utter_protocol.methods import AudioDevice, AudioDevices, SessionReport
+from utter_protocol.methods import AudioDevice, AudioDevices, HotkeysAsked, SessionReport
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
 from utter_runner.clients.events import EventBus
+from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.config import RunnerConfig
 from utter_runner.dataplane.build import build_data_plane
@@ -86,8 +87,9 @@ class FakeVoice:
         return True
 
     async def listen_wav(
-        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester] = frozenset(), *, act: bool = True
     ) -> SessionReport:
+        self.acted = act
         self.requesters.append(requesters)
         self.called.append((pcm, timeout))
         self.listening.set()
@@ -239,6 +241,7 @@ class House(Desk):
         self.devices = AudioDevices(source="pw-record", inputs=[AudioDevice(name="vmic", chosen=True)])
         self.wavs: list[bytes] = []
         self.refused: list[str] = []
+        self.log = LogBacklog()
         self.handles = directory / "handles"
         self.ring = RingWriter.create(seconds=1)
         self.data = build_data_plane(
@@ -258,6 +261,7 @@ class House(Desk):
             confirmer=self.confirmer,
             voice=self.voice,
             speaker=self.voice,
+            ask_desktop=lambda: HotkeysAsked(asked=False, detail="There is no desktop here."),
             microphone=self.microphone,
             devices=self.list_devices,
             context=ContextCache(self.supervisor).snapshot,
@@ -267,6 +271,7 @@ class House(Desk):
             drift=self.look_for_drift,
             reload=self.reload,
             sandbox=Assurance([], {}, "", lambda: None).describe,
+            log=self.log,
             wav_to_pcm=self.wav_to_pcm,
             timeout=30.0,
         )

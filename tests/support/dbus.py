@@ -63,9 +63,10 @@ class PrivateBus:
         self.close()
 
     def close(self) -> None:
-        """End the daemon and wait for it."""
-        self._daemon.kill()
-        self._daemon.communicate()
+        """End the daemon and wait for it, unless that was done."""
+        if self._daemon.returncode is None:
+            self._daemon.kill()
+            self._daemon.communicate()
 
 
 class Service:
@@ -79,6 +80,7 @@ class Service:
 
     Attributes:
         calls: a queue of the (member, body) that arrived.
+        caller: the unique name of whoever made the call that is answered now.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Service:
     ) -> None:
         self.name = name
         self.calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
+        self.caller = ""
         self._answer = answer
         self._connection = DBusConnection(prep_socket(next(get_connectable_addresses(address))))
         Proxy(message_bus, self._connection, timeout=5).RequestName(name)
@@ -100,9 +103,14 @@ class Service:
         self._thread.join()
         self._connection.close()
 
-    def emit(self, path: str, interface: str, signal: str, signature: str = "", body: tuple[Any, ...] = ()) -> None:
-        """Send a signal."""
-        self._connection.send(new_signal(DBusAddress(path, interface=interface), signal, signature or None, body))
+    def emit(
+        self, path: str, interface: str, signal: str, signature: str = "", body: tuple[Any, ...] = (), *, to: str = ""
+    ) -> None:
+        """Send a signal, to everybody who listens or to one connection alone."""
+        message = new_signal(DBusAddress(path, interface=interface), signal, signature or None, body)
+        if to:
+            message.header.fields[HeaderFields.destination] = to
+        self._connection.send(message)
 
     def _serve(self) -> None:
         while True:
@@ -118,6 +126,7 @@ class Service:
         member = fields[HeaderFields.member]
         body = tuple(message.body)
         self.calls.put((member, body))
+        self.caller = fields.get(HeaderFields.sender, "")
         answer = self._answer(fields.get(HeaderFields.interface, ""), member, body)
         if isinstance(answer, str):
             self._connection.send(new_error(message, answer, "s", ("refused for the test",)))

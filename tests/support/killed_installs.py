@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CHANGES = ("open", "mkdir", "rename", "unlink", "rmdir", "symlink", "fsync")
 
 
-def die_at(number: int) -> None:
-    """Have this process killed at its Nth change."""
+def die_at(number: int, more: tuple[str, ...] = ()) -> None:
+    """Have this process killed at its Nth change; `more` are functions of `os` that count besides."""
     changes, opening = count(), os.open
 
     def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def die_at(number: int) -> None:
 
     # What a lost process had written is there without this, and it takes most of the time.
     os.fsync = lambda _descriptor: None
-    for name in CHANGES:
+    for name in (*CHANGES, *more):
         setattr(os, name, wrapped(getattr(os, name)))
     staging.exchange = wrapped(staging.exchange)
 

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utter_runner.config.schema import AudioConfig
+from utter_runner.machine.pipewire import Node, NodesUnknown, parse_nodes
 from utter_runner.voice import pipewire_nodes
 from utter_runner.voice.capture import portaudio
 from utter_runner.voice.capture.portaudio import Inputs
 from utter_runner.voice.capture.source import SourceError
 from utter_runner.voice.devices import list_devices
-from utter_runner.voice.pipewire_nodes import Node, NodesUnknown, parse_nodes, read_nodes
+from utter_runner.voice.pipewire_nodes import read_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path

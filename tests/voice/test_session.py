@@ -786,6 +786,17 @@ async def test_a_recording_runs_as_if_it_had_been_spoken(autojump_clock: MockClo
     assert set(report.latency_ms) == {"capture", "stt", "router", "policy", "action", "total"}
 
 
+async def test_a_recording_can_be_heard_and_not_acted_upon(autojump_clock: MockClock) -> None:
+    rig = Rig("open youtube", always_open=False)
+    async with rig.running():
+        report = await rig.controller.listen_wav(numbered(0, 16_000), 10, act=False)
+    assert (report.outcome, report.heard, report.results) == ("done", "open youtube", [])
+    assert rig.states == [("s1", state) for state in ("listening", "recognising", "planning", "idle")]
+    assert rig.cues.played == []
+    assert "router" not in report.latency_ms
+    assert "stt" in report.latency_ms
+
+
 async def test_recordings_take_their_turn(autojump_clock: MockClock) -> None:
     rig = Rig("spoken", "first", "second", scripted=True)
     got: list[str] = []

@@ -7,11 +7,14 @@ file that is no model.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+
+from utter_protocol.models import MODELS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,7 +99,7 @@ class Frontend:
 
 
 def find_words(names: Sequence[str]) -> list[Path]:
-    """The descriptions (.json) of the models of some words, by the names of those that ship or by their path.
+    """The descriptions (.json) of words' models: by the names of those that ship or were fetched, or by path.
 
     Raises:
         WordError: there is no such word or file, or the package is missing.
@@ -119,6 +122,10 @@ def _is_path(name: str) -> bool:
 
 
 def _by_name(name: str, models: Path) -> Path:
+    # Those that were fetched for the plugin, besides the ones in its package.
+    fetched = os.environ.get(MODELS_VARIABLE, "")
+    if fetched and Path(fetched, f"{name}.json").is_file():
+        return Path(fetched, f"{name}.json")
     path = models / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in models.glob("*.json")))

@@ -60,6 +60,7 @@ class Hotkeys(msgspec.Struct):
     available: bool
     devices: list[str]
     detail: str
+    path: Literal["evdev", "portal", "none"] = "none"
 
 
 class Audio(msgspec.Struct):

@@ -28,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    if arguments[:1] == ["__complete"]:
+        from utter_runner.cli.completion import answer  # noqa: PLC0415 - typed by nobody, and to be quick
+
+        return answer(arguments[1:])
     from utter_runner.cli import ptt  # noqa: PLC0415 - the quick path imports what it needs, and nothing else
 
     command = ptt.parse(arguments)

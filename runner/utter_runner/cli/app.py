@@ -14,15 +14,20 @@ import typer
 from utter_runner.cli import ptt as ptt_command
 from utter_runner.cli.audio import group as audio
 from utter_runner.cli.audit import audit
+from utter_runner.cli.configuration import group as configuration
 from utter_runner.cli.connection import CALL_TIMEOUT_S, Target, UsageError
+from utter_runner.cli.doctor import doctor
 from utter_runner.cli.exits import Exit, of_command
 from utter_runner.cli.guard import say
+from utter_runner.cli.hotkeys import group as hotkeys
+from utter_runner.cli.logs import logs
+from utter_runner.cli.models import group as models
 from utter_runner.cli.options import Json, Origin, Provenance, Socket, TokenFile, fetch
 from utter_runner.cli.options import guarded as _guarded
 from utter_runner.cli.plugins import group as plugins
 from utter_runner.cli.policy import group as policy
 from utter_runner.cli.service import group as service
-from utter_runner.cli.text import document
+from utter_runner.cli.text import document, harmless
 from utter_runner.cli.tokens import group as tokens
 
 if TYPE_CHECKING:
@@ -38,6 +43,14 @@ _EXITS = (
 )
 
 
+class Shell(StrEnum):
+    """A shell that can complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 class TransportName(StrEnum):
     """How a plugin is talked to."""
 
@@ -51,16 +64,22 @@ app = typer.Typer(
     help="Talk to utter-runner: give it a sentence or a recording, see what it does.",
     epilog=_EXITS,
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
 app.add_typer(policy, name="policy")
 app.add_typer(plugins, name="plugins")
+app.add_typer(models, name="models")
 app.add_typer(audio, name="audio")
+app.add_typer(hotkeys, name="hotkeys")
 app.add_typer(tokens, name="token")
 app.add_typer(service, name="service")
+app.add_typer(configuration, name="config")
 app.command("audit")(audit)
+app.command("logs")(logs)
+app.command("doctor")(doctor)
 
 
 def run(arguments: list[str]) -> int:
@@ -321,6 +340,51 @@ def context(
     if not answer.get("meta"):
         say("The runner knows nothing of this: no context plugin has told it.")
     print_context(console(), answer)
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def bench(
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="WAV", help="A recording instead of the one that is shipped.")
+    ] = None,
+    as_json: Json = False,
+    socket: Socket = None,
+    token_file: TokenFile = None,
+) -> Exit:
+    """Measure this machine for some seconds: round trips, and how soon what was said is understood.
+
+    Each figure stands beside a floor that was measured with it. Nothing is done: what is heard is not acted upon.
+    Without a runner it is measured how long a bare one takes to start.
+    """
+    from utter_runner.cli.bench import measure  # noqa: PLC0415 - only this command needs it
+    from utter_runner.cli.busy import Busy  # noqa: PLC0415 - see above
+
+    with Busy("Measuring"):
+        figures, skipped = measure(Target(socket, token_file), file)
+    if as_json:
+        print(document({"figures": [one.described() for one in figures], "skipped": skipped}))
+        return Exit.DONE
+    for one in figures:
+        print(harmless(f"{one.name}: {one.ms:.2f} ms, {one.ratio:.1f} times {one.floor} ({one.floor_ms:.2f} ms)"))
+        if one.advice:
+            print(harmless(f"  {one.advice}"))
+    for text in skipped:
+        say(text)
+    return Exit.DONE
+
+
+@app.command()
+@_guarded
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Which shell.")], as_json: Json = False
+) -> Exit:
+    """Print the script with which a shell completes commands, plugins, ops and keys. Its first lines say where to."""
+    from utter_runner.cli.completion import SCRIPTS  # noqa: PLC0415 - only this command needs it
+
+    script = SCRIPTS[shell.value]
+    print(document({"shell": shell.value, "script": script}) if as_json else script, end="\n" if as_json else "")
     return Exit.DONE
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NamedTuple
 
@@ -22,6 +22,7 @@ from utter_protocol.state import state_directory
 from utter_runner.cli.connection import UsageError
 from utter_runner.cli.exits import Exit
 from utter_runner.cli.guard import say
+from utter_runner.cli.moments import moment
 from utter_runner.cli.options import Json, guarded
 from utter_runner.cli.text import document, harmless
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 SHOWN = 20
 """How many entries are shown unless the command line says otherwise."""
 _POLL_S = 0.2
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Decision(StrEnum):
@@ -92,24 +92,6 @@ def audit(
         if follow:
             _follow(directory, files[-1] if files else None, wanted, as_json=as_json)
     return Exit.DONE
-
-
-def moment(text: str, now: datetime) -> str:
-    """The time that `--since` names, as it would stand in the trail.
-
-    Raises:
-        UsageError: it is none.
-    """
-    number, unit = text[:-1], text[-1:]
-    try:
-        if unit in _UNITS and number.isascii() and number.isdigit():
-            then = now - timedelta(seconds=int(number) * _UNITS[unit])
-        else:
-            # Without a zone it is this machine's time.
-            then = datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"--since {text} is no time. Say 30s, 15m, 2h, 7d, or 2026-01-31T09:00.") from None
-    return then.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _open_all(directory: Path, stack: ExitStack) -> list[BinaryIO]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from utter_protocol.errors import RpcError
 from utter_runner.cli.connection import UsageError
@@ -20,6 +20,8 @@ from utter_sdk.client import RunnerUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_T = TypeVar("_T")
 
 
 def guard(body: Callable[[], Exit], *, as_json: bool) -> int:
@@ -84,3 +86,12 @@ def say(message: str) -> None:
     """Write one sentence to stderr."""
     with suppress(BrokenPipeError):
         print(f"utter: {harmless(message)}", file=sys.stderr, flush=True)
+
+
+def written(body: Callable[[], _T]) -> _T:
+    """What `body` returns; what the file system refuses is an error with the path that it is about."""
+    try:
+        return body()
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        raise OperateError(f"Files cannot be read or written:{place}: {error.strerror or error}.") from None

@@ -11,23 +11,23 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from utter_runner.cli.exits import Exit
-from utter_runner.cli.guard import say
+from utter_runner.cli.guard import say, written
 from utter_runner.cli.options import Json, guarded
-from utter_runner.cli.text import document, harmless
-from utter_runner.operate.errors import OperateError, Untrusted
+from utter_runner.cli.text import document, harmless, sized
+from utter_runner.operate.errors import Untrusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from utter_runner.operate.packages import Demand, Offer
     from utter_runner.operate.places import Places
 
-_T = TypeVar("_T")
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Key = Annotated[
     str | None,
@@ -166,6 +166,8 @@ def _put_in_place(
             done = "Updated" if offer.installed else "Installed"
             print(harmless(f"{done} {name} {offer.entry.version} in {place}."))
             _what_next(name)
+            if offer.manifest.models:
+                print(f"\nIt needs files that it does not ship:\n\nutter models pull {name}")
         _warn_of_others(name, place)
     return Exit.DONE
 
@@ -240,6 +242,9 @@ def _described(offer: Offer) -> Iterator[str]:
     for name in old.permissions if old else ():
         if name not in offer.entry.permissions:
             yield f"    {name}: It is no longer asked for."
+    for model in manifest.models:
+        host = urlsplit(model.url).hostname or ""
+        yield f"  needs       {model.name}, {sized(model.size)} from {host}, which `utter models pull` fetches"
     for warning in offer.warnings:
         yield f"  Warning: {warning}"
 
@@ -268,6 +273,7 @@ def _answer(offer: Offer, place: Path) -> dict[str, Any]:
         "digest": entry.digest,
         "signed_by": entry.signed_by or None,
         "permissions": entry.permissions,
+        "models": [model.name for model in offer.manifest.models],
         "new_permissions": offer.new_permissions,
         "warnings": offer.warnings,
     }
@@ -304,12 +310,3 @@ def _warn_of_others(name: str, place: Path) -> None:
         return
     if path and Path(path).parent != place:
         say(f"The runner takes {path} instead, which lies in a directory that it looks into before.")
-
-
-def written(body: Callable[[], _T]) -> _T:
-    """What `body` returns; what the file system refuses is an error with the path that it is about."""
-    try:
-        return body()
-    except OSError as error:
-        place = f" {error.filename}" if error.filename else ""
-        raise OperateError(f"Files cannot be read or written:{place}: {error.strerror or error}.") from None

@@ -23,14 +23,24 @@ def event_line(event: Mapping[str, Any]) -> str:
 
 
 def keys_text(hotkeys: Mapping[str, Any]) -> str:
-    """The keyboards that are watched, or why there are none."""
+    """The keyboards that are watched and the desktop's shortcuts, or why there are none."""
     detail = str(hotkeys.get("detail") or "")
     if not hotkeys.get("available"):
         return f"not available: {detail}" if detail else "not available"
     devices = ", ".join(
         str(item.get("name", item) if isinstance(item, dict) else item) for item in hotkeys.get("devices", ())
     )
-    return "; ".join(part for part in (devices or "no keyboard", detail) if part)
+    portal = hotkeys.get("portal") or {}
+    shortcuts = _shortcuts_text(portal) if portal.get("bound") else ""
+    parts = [devices or ("" if shortcuts else "no keyboard"), shortcuts]
+    if devices and shortcuts:
+        parts.append("delivered by the desktop" if hotkeys.get("path") == "portal" else "delivered by the keyboards")
+    return "; ".join(part for part in (*parts, detail) if part)
+
+
+def _shortcuts_text(portal: Mapping[str, Any]) -> str:
+    triggers = ", ".join(f"{name} {text}" for name, text in dict(portal.get("triggers") or {}).items())
+    return f"shortcuts of the desktop ({triggers})" if triggers else "shortcuts of the desktop"
 
 
 def session_of(event: Mapping[str, Any]) -> str | None:

@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from utter_runner.cli.exits import Exit
-from utter_runner.cli.guard import say
-from utter_runner.cli.installing import Widen, Yes, ask, tell, user_places, written
+from utter_runner.cli.guard import say, written
+from utter_runner.cli.installing import Widen, Yes, ask, tell, user_places
 from utter_runner.cli.options import Json, Socket, TokenFile, fetch, guarded
 from utter_runner.cli.text import document, harmless
 from utter_runner.operate.errors import Untrusted

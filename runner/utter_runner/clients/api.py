@@ -28,6 +28,7 @@ from utter_protocol.methods import (
     CommandParams,
     ExplainParams,
     ListenParams,
+    LogsParams,
     PlannedStep,
     PolicyListResult,
     Provenance,
@@ -56,9 +57,10 @@ if TYPE_CHECKING:
 
     from utter_protocol.capabilities import Registry
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import SandboxState
+    from utter_protocol.methods import HotkeysAsked, SandboxState
     from utter_runner.actions.commands import Commands
     from utter_runner.actions.gate import ActionGate, GatePhase
+    from utter_runner.clients.logs import LogBacklog
     from utter_runner.clients.microphone import Microphone
     from utter_runner.confirm.confirmer import Confirmer
     from utter_runner.dataplane.service import DataPlane
@@ -111,7 +113,9 @@ class Voice(Protocol):
     def cancel(self) -> bool:
         """Give the session up; whether there was one."""
 
-    async def listen_wav(self, pcm: bytes, timeout: float, requesters: frozenset[Requester]) -> SessionReport:
+    async def listen_wav(
+        self, pcm: bytes, timeout: float, requesters: frozenset[Requester], *, act: bool
+    ) -> SessionReport:
         """One session from f32le 16 kHz mono audio."""
 
 
@@ -133,6 +137,7 @@ class ClientApi:
         confirmer: knows which questions are open.
         voice: the spoken session.
         speaker: speaks texts.
+        ask_desktop: asks the desktop for the hotkeys' shortcuts; returns what `hotkeys.bind` answers.
         microphone: what `audio.open` holds.
         devices: returns what `audio.devices` answers.
         context: returns the desktop's state, of the sources named or of all.
@@ -142,8 +147,12 @@ class ClientApi:
         drift: looks at the plugins on disk, and returns what `runner.drift` answers.
         reload: reads the configuration again; returns what `runner.reload` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
+        log: what was logged.
         wav_to_pcm: decodes a WAV file; raises ValueError with a sentence for a person.
         timeout: seconds, where a request names none.
+
+    Attributes:
+        ptt_at: when a client was the key for the last time, by trio's clock; None: never yet.
     """
 
     def __init__(
@@ -156,6 +165,7 @@ class ClientApi:
         confirmer: Confirmer,
         voice: Voice,
         speaker: Speaker,
+        ask_desktop: Callable[[], HotkeysAsked],
         microphone: Microphone,
         devices: Callable[[], Awaitable[object]],
         context: Callable[[list[str]], Awaitable[object]],
@@ -165,6 +175,7 @@ class ClientApi:
         drift: Callable[[], Awaitable[object]],
         reload: Callable[[], Awaitable[object]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
+        log: LogBacklog,
         wav_to_pcm: Callable[[bytes], bytes],
         timeout: float,
     ) -> None:
@@ -183,10 +194,12 @@ class ClientApi:
         self._data = data
         self._status = status
         self._sandbox = sandbox
+        self._log = log
         self._wav_to_pcm = wav_to_pcm
         self._timeout = timeout
         self._tasks = RequestTasks()
         self._sessions = 0
+        self.ptt_at: float | None = None
         self._sources: dict[Peer, AuditSource] = {}
         self._at_once: Mapping[str, Callable[[Peer, RequestId, Raw], None]] = {
             "runner.invoke": self._invoke,
@@ -196,16 +209,18 @@ class ClientApi:
             "confirm.attend": self._attend,
             "runner.status": lambda peer, request_id, _params: peer.reply_object(request_id, self._status()),
             "runner.plugins": self._plugins,
+            "runner.logs": self._logs,
             "runner.validate_plugin": self._validate,
             "policy.explain": self._explain,
             "policy.list": lambda peer, request_id, _params: peer.reply_object(
                 request_id, PolicyListResult(ops=gate.overview())
             ),
-            "ptt.press": self._answering(voice.press),
-            "ptt.release": self._answering(voice.release),
-            "ptt.toggle": self._answering(voice.toggle),
+            "ptt.press": self._key(voice.press),
+            "ptt.release": self._key(voice.release),
+            "ptt.toggle": self._key(voice.toggle),
+            "hotkeys.bind": self._answering(ask_desktop),
             "runner.hush": self._answering(lambda: {"stopped": speaker.hush()}),
-            "ptt.cancel": self._answering(lambda: {"cancelled": voice.cancel()}),
+            "ptt.cancel": self._key(lambda: {"cancelled": voice.cancel()}),
             "runner.control": self._start_control,
             "audio.open": self._open_audio,
             "audio.close": self._close_audio,
@@ -338,6 +353,14 @@ class ClientApi:
     def _plugins(self, peer: Peer, request_id: RequestId, _params: Raw) -> None:
         peer.reply_object(request_id, {"plugins": self._status()["plugins"]})
 
+    def _logs(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
+        params = decode_params(raw, LogsParams)
+        found = self._log.answer(params, room=peer.limits.max_frame // 2)
+        if not found.lines and params.plugin is not None:
+            # Nothing of a plugin that there is, or a name that is misspelt.
+            self._supervisor.get(params.plugin)
+        peer.reply_object(request_id, found)
+
     def _validate(self, peer: Peer, request_id: RequestId, raw: Raw) -> None:
         instance = self._supervisor.get(decode_params(raw, ValidateParams).plugin)
         handshake = instance.handshake
@@ -453,14 +476,21 @@ class ClientApi:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64 is not base64: {error}", {"field": "wav_b64"}) from None
         except ValueError as error:
             raise RpcError(ErrorCode.INVALID_PARAMS, f"wav_b64: {error}", {"field": "wav_b64"}) from None
-        return await self._voice.listen_wav(pcm, timeout, requesters)
+        return await self._voice.listen_wav(pcm, timeout, requesters, act=params.act)
 
     def _audio_of(self, wav_b64: str) -> bytes:
         """Decode on a thread: a minute of audio takes the loop's time for too long."""
         return self._wav_to_pcm(base64.b64decode(wav_b64, validate=True))
 
+    def _key(self, act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+        def noted() -> dict[str, Any]:
+            self.ptt_at = trio.current_time()
+            return act()
+
+        return self._answering(noted)
+
     @staticmethod
-    def _answering(act: Callable[[], dict[str, Any]]) -> Callable[[Peer, RequestId, Raw], None]:
+    def _answering(act: Callable[[], object]) -> Callable[[Peer, RequestId, Raw], None]:
         def answer(peer: Peer, request_id: RequestId, _params: Raw) -> None:
             peer.reply_object(request_id, act())
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import inspect
 
+from utter_protocol.manifest import model_problems
 from utter_protocol.toml_lines import line_of
 
 from .binaries import binary_warnings
@@ -35,7 +36,7 @@ MAX_PROBLEMS = 50
 
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ITEM = re.compile(r"at `\$\[(\d+)\]")
-_NOT_IN_FILE = frozenset({"path", "warnings", "secret_files"})
+_NOT_IN_FILE = frozenset({"path", "warnings", "digest", "secret_files"})
 
 
 class ConfigError(Exception):
@@ -79,7 +80,14 @@ def load_config(path: str | Path) -> Config:
     for plugin in config.plugin:
         if not plugin.spawn:
             warnings += binary_warnings(plugin.allow_binaries or (), f'[[plugin]] "{plugin.id}" allow_binaries')
-    return msgspec.structs.replace(config, warnings=(*config.warnings, *warnings)) if warnings else config
+    return msgspec.structs.replace(config, warnings=(*config.warnings, *warnings), digest=digest_of(data))
+
+
+def digest_of(data: bytes) -> str:
+    """Return what `Config.digest` says of a file with this content."""
+    import hashlib  # noqa: PLC0415 - not needed to read a text
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def with_token(config: Config, environ: Mapping[str, str]) -> Config:
@@ -162,7 +170,7 @@ class _Reading:
         self._base = path.absolute().parent
         self._text = text
         self._problems: list[tuple[tuple[str | int, ...], str]] = []
-        self._tables = {name: kind for name, kind in _sections().items() if name != "plugin"}
+        self._tables = {name: kind for name, kind in sections().items() if name != "plugin"}
 
     def config(self) -> Config:
         sections: dict[str, Any] = {}
@@ -246,7 +254,7 @@ class _Reading:
     ) -> Any:
         """Read one table; None if anything in it is wrong."""
         before = len(self._problems)
-        fields = _fields(kind)
+        fields = fields_of(kind)
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in fields:
@@ -273,7 +281,7 @@ class _Reading:
         names = list(known if known is not None else (*self._tables, "plugin"))
         what = f"{shown} has no key {key!r}" if shown else f"There is no section or key {key!r} at the top level"
         near = get_close_matches(key, names, 1)
-        homes = [name for name, kind in _sections().items() if key in kind.__struct_fields__]
+        homes = [name for name, kind in sections().items() if key in kind.__struct_fields__]
         if homes and (not near or not shown):
             what += f"; it belongs to {_header(homes[0])}."
         elif near:
@@ -284,7 +292,13 @@ class _Reading:
 
     def _mistyped(self, where: tuple[str | int, ...], shown: str, value: Any, kind: Any, error: str) -> None:
         key = str(where[-1])
-        secret = key in {"env", "settings"} or _marked(inspect.type_info(kind), "secret")
+        if key == "models" and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            found_in_models = [*model_problems(value, where)]
+            for place, sentence in found_in_models:
+                self._problem(place, f"{shown} {sentence}")
+            if found_in_models:
+                return
+        secret = key in {"env", "settings"} or marked(inspect.type_info(kind), "secret")
         item = _ITEM.search(error)
         if item is not None:
             at = int(item[1])
@@ -327,7 +341,7 @@ class _Reading:
                     self._problem(("hotkeys", name), f"[hotkeys] {name} and {other} are the same key, {chord!r}.")
 
 
-def _sections() -> dict[str, type[msgspec.Struct]]:
+def sections() -> dict[str, type[msgspec.Struct]]:
     """Every section's Struct by name."""
     found: dict[str, type[msgspec.Struct]] = {}
     for field in msgspec.structs.fields(Config):
@@ -342,25 +356,25 @@ def _sections() -> dict[str, type[msgspec.Struct]]:
 
 
 @functools.cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+def fields_of(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
     """A table's keys. Looking them up evaluates annotations, which for each of many plugins would be felt."""
     return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 @functools.cache
 def _path_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(name for name, field in _fields(kind).items() if _marked(inspect.type_info(field.type), "path"))
+    return frozenset(name for name, field in fields_of(kind).items() if marked(inspect.type_info(field.type), "path"))
 
 
-def _marked(kind: inspect.Type, mark: str) -> bool:
+def marked(kind: inspect.Type, mark: str) -> bool:
     """Whether the `Meta` of a type, or of what it is made of, has a mark."""
     if isinstance(kind, inspect.Metadata):
-        return bool((kind.extra or {}).get(mark)) or _marked(kind.type, mark)
+        return bool((kind.extra or {}).get(mark)) or marked(kind.type, mark)
     if isinstance(kind, inspect.ListType):
-        return _marked(kind.item_type, mark)
+        return marked(kind.item_type, mark)
     if isinstance(kind, inspect.DictType):
-        return _marked(kind.value_type, mark)
-    return isinstance(kind, inspect.UnionType) and any(_marked(part, mark) for part in kind.types)
+        return marked(kind.value_type, mark)
+    return isinstance(kind, inspect.UnionType) and any(marked(part, mark) for part in kind.types)
 
 
 def _header(section: str) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from utter_protocol.manifest import MAX_MODELS, Model
 from utter_protocol.methods import PluginKind  # noqa: TC001 - the Struct below needs it to read a file
 
 from .describe import without_values
@@ -194,6 +195,14 @@ class PluginConfig(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: list[EnvName] = []
     read_paths: list[FilePath] = []
     write_paths: list[FilePath] = []
+    models: Annotated[
+        list[Model],
+        Meta(
+            max_length=MAX_MODELS,
+            description=f"at most {MAX_MODELS} tables [[plugin.models]] with name, url (https), sha256 and size",
+        ),
+    ] = []
+    """Files that it needs besides those of its manifest, or instead of those of the same name."""
     sandbox: bool = True
     """Whether `[security] enforce = true` holds for it."""
     settings: dict[str, Any] = {}
@@ -225,6 +234,8 @@ class HotkeysConfig(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[Text] = []
     """Only these devices (name or /dev/input path); empty is every keyboard."""
     ignore_devices: list[Text] = []
+    portal: Literal["auto", "always", "off"] = "auto"
+    """When the desktop is asked for shortcuts: while no keyboard can be watched, in any case, or never."""
 
 
 class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +284,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the file that it was read from; no key of the file.
         warnings: sentences for the user about what is allowed but unwise; no key of the file.
+        digest: the SHA-256 of the file, in hexadecimal, empty without a file; no key of the file.
         secret_files: the files that references to the runner's own secrets name; no key of the file.
     """
 
@@ -287,4 +299,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     path: str = ""
     warnings: tuple[str, ...] = ()
+    digest: str = ""
     secret_files: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from utter_protocol.methods import ConfirmResult
-from utter_runner.confirm.bus import BusError, session_bus
+from utter_runner.rpc.bus import BusError, session_bus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jeepney import Message
 
     from utter_protocol.methods import ConfirmParams
-    from utter_runner.confirm.bus import Bus
+    from utter_runner.rpc.bus import Bus
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASK_SECONDS = 10.0
-
 
 class Offers:
     """Asks plugins, and remembers.
@@ -37,6 +35,8 @@ class Offers:
         ops: the table of ops.
         candidates: what may be picked under `screen`.
         meet: awaited with a plugin's ops when they are known; may refuse the plugin by an RpcError.
+        timeout: asked for the seconds that each answer may take. A plugin that is asked is still starting, so that
+            it is the handshake's bound: whoever raises that for a slow machine means this, too.
     """
 
     def __init__(
@@ -44,9 +44,12 @@ class Offers:
         ops: OpRegistry,
         candidates: CandidateStore,
         meet: Callable[[Instance, Sequence[Op]], Awaitable[None]],
+        *,
+        timeout: Callable[[], float],
     ) -> None:
         self._meet = meet
         self._ops = ops
+        self._timeout = timeout
         self._candidates = candidates
         self._hints: dict[str, list[str]] = {}
 
@@ -58,7 +61,7 @@ class Offers:
         offered = instance.handshake.methods
         ops: list[Op] = []
         if "action.capabilities" in offered:
-            raw = await peer.call("action.capabilities", timeout=ASK_SECONDS)
+            raw = await peer.call("action.capabilities", timeout=self._timeout())
             ops = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id).ops
             try:
                 self._ops.advertise(instance.id, ops)
@@ -69,10 +72,10 @@ class Offers:
             self._ops.advertise(instance.id, ops)
         await self._meet(instance, ops)
         if "knowledge.catalog" in offered:
-            raw = await peer.call("knowledge.catalog", timeout=ASK_SECONDS)
+            raw = await peer.call("knowledge.catalog", timeout=self._timeout())
             self._take_catalog(instance, decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id))
         if "router.hints" in offered:
-            raw = await peer.call("router.hints", timeout=ASK_SECONDS)
+            raw = await peer.call("router.hints", timeout=self._timeout())
             self._hints[instance.id] = decode_answer(raw, HintsResult, "router.hints", instance.id).phrases
 
     def _take_catalog(self, instance: Instance, catalog: CatalogResult) -> None:
@@ -100,7 +103,7 @@ class Offers:
             elif result is not None:
                 self._hints[instance.id] = decode_answer(result, HintsResult, "router.hints", instance.id).phrases
 
-        instance.request("router.hints", b"{}", on_reply, timeout=ASK_SECONDS)
+        instance.request("router.hints", b"{}", on_reply, timeout=self._timeout())
 
     def hints(self, instances: Iterable[Instance]) -> list[str]:
         """The phrases of those that run."""

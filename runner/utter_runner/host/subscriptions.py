@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from utter_runner.supervision.instance import Instance
 
 
-EVENTS = "runner.events"
+# Streams of the runner's own that tell of what others have read.
+TELLING = frozenset({"runner.events", "runner.log"})
 
 
 class OwnStream(Protocol):
@@ -110,7 +111,7 @@ class Subscriptions:
                 f"{instance.id} may not have the stream {params.method!r}: its requires do not name the capability",
                 {"method": params.method, "requires": list(instance.requires)},
             )
-        if params.method.startswith(SCREEN) or params.method == EVENTS:
+        if params.method.startswith(SCREEN) or params.method in TELLING:
             # From now on it knows what is on the screen, or what others planned who did, whatever it works on.
             instance.reads(params.method)
         elif params.method.startswith(MODEL):

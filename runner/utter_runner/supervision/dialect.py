@@ -6,6 +6,7 @@ language comes through `Dialect`, so that another protocol is another implementa
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from utter_protocol.errors import ErrorCode, RpcError
 from utter_protocol.inherited import RING_CAPABILITY
 from utter_protocol.manifest import unknown_permissions
 from utter_protocol.methods import DescribeResult, HealthResult, HelloParams, HelloResult
+from utter_protocol.models import missing_models
 from utter_protocol.versions import Negotiated, negotiate
 
 if TYPE_CHECKING:
@@ -117,7 +119,9 @@ class UtterDialect:
 def _unite(
     spec: PluginSpec, hello: HelloResult, negotiated: Negotiated, described: DescribeResult, health: HealthResult
 ) -> Handshake:
-    warnings = [*spec.warnings, *negotiated.warnings]
+    # Looked at anew for each epoch: they may have been fetched meanwhile.
+    missing = missing_models(Path(spec.model_store), spec.id, spec.models)
+    warnings = [*spec.warnings, *filter(None, [missing]), *negotiated.warnings]
     if hello.plugin.name != spec.id:
         warnings.append(f"The plugin is configured as {spec.id} and calls itself {hello.plugin.name}.")
     if spec.kind and hello.plugin.kind != spec.kind:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from utter_protocol.models import MODELS_VARIABLE, plugin_models
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, make_directory, remove_stale
 
 if TYPE_CHECKING:
@@ -188,7 +189,10 @@ def abandon(launched: Launched) -> None:
 def _spawn(
     spec: PluginSpec, mark: str, tmp: str, environ: Mapping[str, str], fds: Mapping[str, int]
 ) -> subprocess.Popen[bytes]:
-    env = plugin_environment(environ, mark, {"TMPDIR": tmp, **spec.env}, spec.pass_env, spec.socket_path)
+    own = {"TMPDIR": tmp}
+    if spec.models:
+        own[MODELS_VARIABLE] = str(plugin_models(Path(spec.model_store), spec.id))
+    env = plugin_environment(environ, mark, {**own, **spec.env}, spec.pass_env, spec.socket_path)
     env.update({name: str(fd) for name, fd in fds.items()})
     directory = spec.cwd or env.get("HOME") or "/"
     program = shutil.which(spec.argv[0], path=env["PATH"])

@@ -25,6 +25,7 @@ from utter_protocol.manifest import (
     module_command,
     unmet_conditions,
 )
+from utter_protocol.models import model_name_problems, models_directory, united
 from utter_protocol.packages import PackageError, manifest_for, missing_for
 from utter_runner import __version__
 from utter_runner.rpc.endpoint import EndpointError
@@ -34,6 +35,7 @@ from utter_runner.supervision.spec import Origin, PluginSpec, SettingsSchema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from utter_protocol.manifest import Model
     from utter_runner.config import PluginConfig
 
 Runtime = Literal["subprocess", "wasm", "native"]
@@ -92,6 +94,7 @@ def resolve(
     permissions = _union(manifest.permissions if manifest else (), entry.permissions)
     wants_ring = transport == "stdio" and RING_CAPABILITY in requires
     no_ring = _no_ring(runtime, permissions) if wants_ring else ""
+    models = _models(entry, manifest)
     return PluginSpec(
         id=entry.id,
         argv=tuple(argv),
@@ -116,7 +119,7 @@ def resolve(
             if manifest is not None and manifest.config_schema
             else None
         ),
-        warnings=(*_warnings(entry), *filter(None, [no_ring])),
+        warnings=(*_warnings(entry), *filter(None, [no_ring, _no_models(runtime) if models else ""])),
         package=str(directory.absolute()) if directory is not None else None,
         made_of=Origin(
             manifest=str(path.absolute()) if manifest is not None else "",
@@ -127,6 +130,8 @@ def resolve(
         visible=_named_files(argv) if entry.entrypoint is not None else (),
         read_paths=tuple(entry.read_paths),
         write_paths=tuple(entry.write_paths),
+        models=models,
+        model_store=str(models_directory(environ)) if models else "",
         confine=entry.sandbox,
     )
 
@@ -155,6 +160,19 @@ def _no_ring(runtime: Runtime, permissions: Iterable[str]) -> str:
             f'"{MICROPHONE}". Add that to permissions in its manifest or its [[plugin]] table.'
         )
     return ""
+
+
+def _models(entry: PluginConfig, manifest: Manifest | None) -> tuple[Model, ...]:
+    models = united(manifest.models if manifest else (), entry.models)
+    if problems := model_name_problems(models):
+        raise ResolveError(f"Plugin {entry.id}: {problems[0][1]}")
+    return tuple(models)
+
+
+def _no_models(runtime: Runtime) -> str:
+    if runtime != "wasm":
+        return ""
+    return 'It names models, but a module (runtime = "wasm") can open no files, and does not get them.'
 
 
 def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tuple[Manifest | None, Path, str]:

@@ -12,6 +12,7 @@ import msgspec
 from utter_runner.config.describe import without_values
 
 if TYPE_CHECKING:
+    from utter_protocol.manifest import Model
     from utter_runner.supervision.sandbox.wrappers import Sandbox
 
 
@@ -63,6 +64,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         made_of: where the above comes from.
         visible: files that the config's own entrypoint names; it may read them, whatever its permissions are.
         read_paths, write_paths: what it may read and change beside what its permissions say.
+        models: the files that it needs and does not ship; `model_store` is where they are kept, empty if it has none.
         confine: whether it may be put into a sandbox; `sandbox` is the one that it is put into.
     """
 
@@ -92,6 +94,8 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     visible: tuple[str, ...] = ()
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+    models: tuple[Model, ...] = ()
+    model_store: str = ""
     confine: bool = True
     sandbox: Sandbox | None = None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from utter_protocol.methods import SpeakParams
+from utter_protocol.methods import HotkeysAsked, SpeakParams
 from utter_runner.rpc.params import decode_params
 from utter_runner.voice.alarm import FaultAlarm
 from utter_runner.voice.announcer import Announcer
@@ -33,7 +33,7 @@ from utter_runner.voice.speech_output import PlayerOutput
 from utter_runner.voice.vad.silero import SileroActivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from msgspec import Raw
 
@@ -46,8 +46,19 @@ if TYPE_CHECKING:
     from utter_runner.supervision.work import Work
     from utter_runner.voice.capture.source import AudioSource
     from utter_runner.voice.collaborators import Answers
-    from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, Hotkeys
+    from utter_runner.voice.hotkeys import Bindings, HotkeyEvent, KeyWatch
     from utter_runner.voice.speaker import StreamOpener
+
+
+_NO_HOTKEYS: dict[str, Any] = {
+    "available": False,
+    "devices": [],
+    "detail": "Hotkeys are switched off: set [hotkeys] enabled = true, or bind `utter ptt` in your compositor.",
+    "path": "none",
+    "evdev": {"available": False, "detail": ""},
+    "portal": {"state": "off", "available": False, "version": None, "bound": False, "triggers": {}, "detail": ""},
+    "seen": {"evdev": None, "portal": None},
+}
 
 
 class VoiceError(Exception):
@@ -81,11 +92,13 @@ class Voice:
         on_level: Callable[[AudioLevel], object],
         open_stream: StreamOpener,
         timeout: float,
+        environ: Mapping[str, str],
         answers: Answers | None = None,
     ) -> None:
         voice, audio = config.voice, config.audio
         self._config = config
         self._emit = emit
+        self._environ = environ
 
         def warn(text: str) -> None:
             emit({"event": "warning", "text": text})
@@ -135,8 +148,8 @@ class Voice:
         latency = LATENCY + (CHECKING if audio.output_device else 0)
         return CuePlayer(self._playback, enabled=audio.cues, latency=latency)
 
-    def _watcher(self, hotkeys: HotkeysConfig) -> Hotkeys | None:
-        return _hotkeys(hotkeys, self.controller, self._emit) if hotkeys.enabled else None
+    def _watcher(self, hotkeys: HotkeysConfig) -> KeyWatch | None:
+        return _hotkeys(hotkeys, self.controller, self._emit, self._environ) if hotkeys.enabled else None
 
     async def devices(self) -> AudioDevices:
         """What the configuration can name; see `list_devices`."""
@@ -212,7 +225,9 @@ class Voice:
                     await trio.sleep_forever()
                 else:
                     await self._hotkeys.run()
-            self._emit({"event": "hotkeys", **self._hotkeys_status()})
+            status = self._hotkeys_status()
+            # Ages are told to whoever asks; by themselves they are no event.
+            self._emit({"event": "hotkeys", **{key: value for key, value in status.items() if key != "seen"}})
 
     async def speak_for(self, plugin: Instance, params: Raw, work: Work, timeout: float) -> SpeakResult:
         """Speak what another plugin asked `plugin` to. Raises RpcError."""
@@ -223,17 +238,24 @@ class Voice:
         """A plugin is up."""
         self._plugin_keys.admitted(instance)
 
-    def status(self) -> dict[str, Any]:
-        """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`."""
+    def status(self, ptt_at: float | None) -> dict[str, Any]:
+        """Return the parts `hotkeys`, `audio` and `voice` of `runner.status`; `ptt_at`: when a client was the key."""
+        hotkeys = self._hotkeys_status()
+        ptt = None if ptt_at is None else round(trio.current_time() - ptt_at, 1)
         return {
-            "hotkeys": self._hotkeys_status(),
+            "hotkeys": {**hotkeys, "seen": {**hotkeys["seen"], "ptt": ptt}},
             "audio": self._capture.status,
             "voice": {**self.controller.status(), "vad": self._activity.status},
         }
 
     def _hotkeys_status(self) -> dict[str, Any]:
-        off = {"available": False, "devices": [], "detail": "Hotkeys are switched off in [hotkeys]."}
-        return self._hotkeys.status() if self._hotkeys else off
+        return self._hotkeys.status() if self._hotkeys else _NO_HOTKEYS
+
+    def ask_desktop(self) -> HotkeysAsked:
+        """Ask the desktop for the hotkeys' shortcuts, or to show its settings for them."""
+        if self._hotkeys is None:
+            return HotkeysAsked(asked=False, detail=_NO_HOTKEYS["detail"])
+        return self._hotkeys.ask()
 
     def close(self) -> None:
         """Free the ring."""
@@ -258,11 +280,17 @@ def hotkey_bindings(config: HotkeysConfig) -> Bindings:
         raise VoiceError(f"[hotkeys] {error}") from None
 
 
-def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[[dict[str, Any]], None]) -> Hotkeys:
+def _hotkeys(
+    config: HotkeysConfig,
+    controller: VoiceController,
+    emit: Callable[[dict[str, Any]], None],
+    environ: Mapping[str, str],
+) -> KeyWatch:
     from utter_runner.voice.hotkeys import (  # noqa: PLC0415 - only what is configured
+        BusPortal,
         Cancel,
-        Hotkeys,
         KernelBackend,
+        KeyWatch,
         Press,
         Release,
         Toggle,
@@ -278,10 +306,12 @@ def _hotkeys(config: HotkeysConfig, controller: VoiceController, emit: Callable[
     def on_event(event: HotkeyEvent) -> None:
         act[type(event)]()
 
-    return Hotkeys(
+    return KeyWatch(
         hotkey_bindings(config),
         KernelBackend(),
+        None if config.portal == "off" else BusPortal(environ),
         on_event,
+        always=config.portal == "always",
         on_status=lambda status: emit({"event": "hotkeys", **status}),
         only=config.devices,
         ignore=config.ignore_devices,

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_protocol.methods import AudioDevice, AudioDevices
+from utter_runner.machine.pipewire import NodesUnknown
 from utter_runner.voice.capture.source import SourceError
-from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
+from utter_runner.voice.pipewire_nodes import read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from utter_runner.config import AudioConfig
-    from utter_runner.voice.pipewire_nodes import Node, Nodes
+    from utter_runner.machine.pipewire import Node, Nodes
 
 _NO_DEVICE = {
     "wav": '[audio] source is "wav": a file is heard in place of a microphone.',

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
+from utter_runner.machine.pipewire import NodesUnknown
+from utter_runner.voice.pipewire_nodes import read_nodes
 
 if TYPE_CHECKING:
     from utter_protocol.kinds import SpeechFormat

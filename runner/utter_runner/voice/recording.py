@@ -62,6 +62,7 @@ class Session:
         key_up_at: when the key went up, or the recording was complete.
         captured_at: when the last frame was there.
         requesters: the clients that asked for it; empty for the keys.
+        acts: whether what is heard is done.
         answers: the question that it answers; empty for commands.
         since: a frame before which nothing belongs to it, if whoever opened it knows one, in place of the pre-roll.
         start: its first frame in the ring; None until the microphone is open.
@@ -89,6 +90,7 @@ class Session:
     live: bool = True
     screened: bool = False
     requesters: frozenset[Requester] = frozenset()
+    acts: bool = True
     answers: str = ""
     since: int | None = None
     state: State = State.IDLE

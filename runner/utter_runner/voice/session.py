@@ -57,6 +57,7 @@ _REPLACED = Outcome(
 )
 _STOPPING = Outcome("cancelled", "The runner is stopping.")
 _TAP = Outcome("tap", "The key was only tapped: hold it while you speak.")
+_HEARD = Outcome("done", "It was only to be heard.")
 _SILENCE = Outcome("nothing_heard", "Nothing was said.")
 _BUSY = "A command is running and another one waits behind it already; this press of the key was ignored."
 
@@ -230,7 +231,12 @@ class VoiceController:
         self._cue("error")
 
     async def listen_wav(
-        self, pcm_f32le_16k_mono: bytes, timeout: float, requesters: frozenset[Requester] = frozenset()
+        self,
+        pcm_f32le_16k_mono: bytes,
+        timeout: float,
+        requesters: frozenset[Requester] = frozenset(),
+        *,
+        act: bool = True,
     ) -> SessionReport:
         """Run one session on a recording, exactly as if it had been spoken, once no other session is open.
 
@@ -238,6 +244,7 @@ class VoiceController:
             pcm_f32le_16k_mono: f32le mono at the feed's rate, at most the maximum length of a session.
             timeout: seconds for all of it, waiting included.
             requesters: the clients that asked for it, who may not confirm what it does.
+            act: whether anything is done; if not, the session is over when it was heard, without a sound.
 
         Raises:
             RpcError: invalid params (not whole frames, too long), timed out, or cancelled because the runner stops.
@@ -246,7 +253,7 @@ class VoiceController:
         with trio.move_on_after(timeout):
             while self._sessions:
                 await self._sessions[-1].done.wait()
-            return await self._play_in(pcm_f32le_16k_mono, requesters)
+            return await self._play_in(pcm_f32le_16k_mono, requesters, act=act)
         raise RpcError(
             ErrorCode.TIMED_OUT,
             f"The session was not over within {timeout:g} s.",
@@ -448,6 +455,9 @@ class VoiceController:
         session.heard = text
         self._emit({"event": "heard", "session": session.id, "text": text})
         self._apply(session, Event.HEARD)
+        if not session.acts:
+            self._apply(session, Event.END, _HEARD, sound=False)
+            return
         if session.answers and self._answers is not None:
             # What a recogniser made that has seen the screen is nobody's yes.
             said = self._answers.answer(session.answers, text) if session.provenance == "user" else None
@@ -486,8 +496,9 @@ class VoiceController:
     def _on_phase(self, session: Session, phase: Phase) -> None:
         self._apply(session, _PHASE_EVENTS[phase])
 
-    async def _play_in(self, pcm: bytes, requesters: frozenset[Requester]) -> SessionReport:
+    async def _play_in(self, pcm: bytes, requesters: frozenset[Requester], *, act: bool) -> SessionReport:
         session = self._open(State.LISTENING, live=False)
+        session.acts = act
         session.requesters = requesters
         session.put(pcm)
         session.close()

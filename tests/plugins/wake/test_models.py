@@ -138,3 +138,14 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_extra(monkeypatch: 
         load_words(["okay_nabu"], None)
     with pytest.raises(WordError, match=r"Install the extra utter-runner\[wake\]"):
         Frontend()
+
+
+def test_a_word_that_was_fetched_is_known_by_its_name(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = own.parent / "content"
+    content.mkdir()
+    for file in (own, own.with_suffix(".tflite")):
+        file.rename(content / file.name)
+        file.symlink_to(f"content/{file.name}")
+    monkeypatch.setenv("UTTER_MODELS", str(own.parent))
+    assert find_words(["computer", "alexa"]) == [own, SHIPPED / "alexa.json"]
+    assert [word.name for word in load_words(["computer"], None)] == ["computer"]

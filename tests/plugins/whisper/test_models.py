@@ -55,3 +55,19 @@ def test_tiny_comes_from_the_store_before_the_wheel(tmp_path: Path, no_wheel: Pa
     assert find_model(None, env) == packed
     stored = put_model(tmp_path / "utter/models/tiny.en")
     assert find_model(None, env) == stored
+
+
+def test_what_was_fetched_goes_before_the_store_and_is_whole(tmp_path: Path, no_wheel: Path) -> None:
+    put_model(tmp_path / "utter/models/base.en")
+    env = {"XDG_DATA_HOME": str(tmp_path), "UTTER_MODELS": str(tmp_path / "fetched")}
+    assert find_model("base.en", env) == tmp_path / "utter/models/base.en"
+    with pytest.raises(ModelMissingError, match=r"small\.en is not installed: .*with: utter models pull whisper"):
+        find_model("small.en", env)
+    fetched = put_model(tmp_path / "fetched" / "base.en")
+    for name in ("config.json", "tokenizer.json", "vocabulary.txt"):
+        with pytest.raises(
+            ModelMissingError, match=r"base\.en is not complete, .* is missing: utter models pull whisper"
+        ):
+            find_model("base.en", env)
+        (fetched / name).write_text("")
+    assert find_model("base.en", env) == fetched

@@ -182,6 +182,25 @@ async def test_a_sound_server_is_preferred_to_a_device_of_which_it_may_be_in_use
         recording.cancel()
 
 
+async def test_while_the_sound_server_is_away_the_hardware_is_left_to_it(library: Library) -> None:
+    source, served = PortAudioSource(), library.devices
+    hardware = [{"name": "hw:0", "max_input_channels": 2, "default_samplerate": 48_000.0}]
+    for _ in range(2):
+        async with recording_from(source, library) as recording:
+            assert (await recording.stream()).settings["device"] == "pipewire"
+            recording.cancel()
+        library.devices = hardware
+        for _ in range(2):
+            with pytest.raises(SourceError, match=r"start it again.*\(hw:0\) is left to the server"):
+                await source.run(lambda _: None)
+        library.devices = served
+    # Who names it wants it.
+    library.devices = hardware
+    async with recording_from(PortAudioSource("hw:0"), library) as recording:
+        assert (await recording.stream()).settings["device"] == "hw:0"
+        recording.cancel()
+
+
 @pytest.mark.parametrize("code", [INVALID_RATE, INVALID_CHANNELS])
 async def test_a_device_that_refuses_is_asked_for_what_it_prefers_and_remembered(library: Library, code: int) -> None:
     library.devices[1] |= {"max_input_channels": 2, "default_samplerate": 48_000.0}

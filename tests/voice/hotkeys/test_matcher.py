@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from utter_runner.machine.keys import Bindings
 from utter_runner.voice.hotkeys.events import (
     DOWN,
     EV_KEY,
@@ -15,7 +16,6 @@ from utter_runner.voice.hotkeys.events import (
     KeyChange,
     encode,
 )
-from utter_runner.voice.hotkeys.keys import Bindings
 from utter_runner.voice.hotkeys.matcher import Cancel, ChordMatcher, HotkeyEvent, Press, Release, Toggle
 
 ESC, SPACE, LEFTCTRL, RIGHTCTRL, LEFTSHIFT, LEFTMETA, RIGHTMETA, F13, KEY_A = 1, 57, 29, 97, 42, 125, 126, 183, 30

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from utter_protocol.manifest import PERMISSIONS
+from utter_protocol.models import content_path, plugin_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -84,7 +85,7 @@ def rules_for(
     """
     granted = frozenset(spec.permissions) & PERMISSIONS.keys()
     home, runtime = _directory(environ, "HOME"), _directory(environ, "XDG_RUNTIME_DIR")
-    read = [*_system(), *code_paths(home), *_own(spec, program, home), *spec.read_paths, _CPU_FACTS]
+    read = [*_system(), *code_paths(home), *_own(spec, program, home), *_models(spec), *spec.read_paths, _CPU_FACTS]
     write = [tmp, *spec.write_paths]
     if granted & {"files.read", "files.write"}:
         (write if "files.write" in granted else read).extend(filter(None, [home, *_MEDIA]))
@@ -153,6 +154,14 @@ def _own(spec: PluginSpec, program: str, home: str) -> Iterator[str]:
             yield directory
     for word in (program, *spec.visible):
         yield from _links(word)
+
+
+def _models(spec: PluginSpec) -> Iterator[str]:
+    """The names of its models, and what those lead to."""
+    if spec.models:
+        store = Path(spec.model_store)
+        yield str(plugin_models(store, spec.id))
+        yield from (str(content_path(store, model.sha256)) for model in spec.models)
 
 
 def _sockets(granted: frozenset[str], runtime: str, environ: Mapping[str, str]) -> Iterator[str]:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from utter_runner.machine.pipewire import NodesUnknown
 from utter_runner.voice.capture.source import SourceError
-from utter_runner.voice.pipewire_nodes import NodesUnknown, read_nodes
+from utter_runner.voice.pipewire_nodes import read_nodes
 
 if TYPE_CHECKING:
     from utter_runner.voice.capture.source import AudioSource, OnFrames

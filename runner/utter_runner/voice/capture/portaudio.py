@@ -150,10 +150,13 @@ class _Known:
         accepted: rate and channels that the device took.
         stale: the list of devices is to be read again. PortAudio reads it once, and what it reads while the sound
             server is down stays empty.
+        server: there was a sound server. Without it PortAudio lists the hardware itself; whoever records from that
+            keeps it from the server when it comes back, and so from every program of the desktop.
     """
 
     accepted: tuple[int, int] | None = None
     stale: bool = False
+    server: bool = False
 
 
 class _Opening:
@@ -206,7 +209,15 @@ class _Opening:
                 "PortAudio finds no microphone. Is the sound server running, and is its ALSA plug-in (pipewire-alsa"
                 " or alsa-plugins-pulse) installed?"
             )
-        device = self._device or _preferred(names)
+        server = _preferred(names)
+        if self._known.server and not server and not self._device:
+            raise SourceError(
+                "The sound server that was here is gone; start it again (systemctl --user start pipewire). What"
+                f" PortAudio lists without it ({', '.join(names)}) is left to the server, unless [audio] device names"
+                " it."
+            )
+        self._known.server |= server is not None
+        device = self._device or server
         known, self._known.accepted = self._known.accepted, None
         try:
             formats = [known] if known else _formats(sounddevice.query_devices(device, "input"))

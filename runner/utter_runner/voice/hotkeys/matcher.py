@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from utter_runner.voice.hotkeys.keys import modifier_codes
+from utter_runner.machine.keys import modifier_codes
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from utter_runner.voice.hotkeys.keys import BindingName, Bindings, Chord
+    from utter_runner.machine.keys import BindingName, Bindings, Chord
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from utter_runner.machine.nodes import BY_HAND, USUAL_GROUP, group_may_read, join_group
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from utter_runner.voice.hotkeys.keys import Bindings, Chord
-
-_BY_HAND = "bind `utter ptt press` and `utter ptt release` to a key in your compositor"
-_GROUP_READ = 0o040
+    from utter_runner.machine.keys import Bindings, Chord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ def _sentences(found: Findings, missing: Sequence[Chord]) -> Iterable[str]:
     else:
         if missing:
             chords = ", ".join(dict.fromkeys(chord.text for chord in missing))
-            yield f"No watched keyboard has the keys of {chords}: choose other keys in [hotkeys], or {_BY_HAND}."
+            yield f"No watched keyboard has the keys of {chords}: choose other keys in [hotkeys], or {BY_HAND}."
         yield _about_errors(found)
     if found.hot_plug_error is not None:
         yield (
@@ -76,16 +75,16 @@ def _sentences(found: Findings, missing: Sequence[Chord]) -> Iterable[str]:
 def _about_directory(found: Findings) -> str:
     """What is wrong when nothing at all can be watched."""
     if isinstance(found.directory_error, FileNotFoundError):
-        return f"There is no {found.directory}, so no key can be watched: {_BY_HAND}."
+        return f"There is no {found.directory}, so no key can be watched: {BY_HAND}."
     if found.directory_error is not None:
-        return f"{found.directory} cannot be listed ({_why(found.directory_error)}): {_BY_HAND}."
+        return f"{found.directory} cannot be listed ({_why(found.directory_error)}): {BY_HAND}."
     if found.nodes == 0:
-        return f"There is no input device in {found.directory}: plug a keyboard in, or {_BY_HAND}."
+        return f"There is no input device in {found.directory}: plug a keyboard in, or {BY_HAND}."
     denied = [path for path, error in found.errors.items() if isinstance(error, PermissionError)]
     if len(denied) == found.nodes:
         return (
             f"None of the {found.nodes} input devices in {found.directory} may be read by this user: run "
-            f"`{_join_group(denied[0])}` and log in again, or {_BY_HAND}."
+            f"`{_join_group(denied[0])}` and log in again, or {BY_HAND}."
         )
     return ""
 
@@ -106,12 +105,12 @@ def _why(error: OSError) -> str:
 
 
 def _join_group(path: str) -> str:
-    """The command that lets this user read the node; the group is `input` wherever the node does not say otherwise."""
-    group = "input"
+    """The command that lets this user read the node."""
+    group = USUAL_GROUP
     try:
         node = os.stat(path)  # noqa: PTH116 - one call for mode and group
-        if node.st_gid and node.st_mode & _GROUP_READ:
+        if group_may_read(node.st_mode, node.st_gid):
             group = grp.getgrgid(node.st_gid).gr_name
     except (OSError, KeyError):
         pass
-    return f"sudo usermod -aG {group} $USER"
+    return join_group(group)

@@ -25,8 +25,8 @@ from utter_runner.voice.hotkeys.report import Findings, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+    from utter_runner.machine.keys import Bindings
     from utter_runner.voice.hotkeys.backend import InputBackend, InputDevice
-    from utter_runner.voice.hotkeys.keys import Bindings
     from utter_runner.voice.hotkeys.matcher import HotkeyEvent
 
 INJECTOR_NAME = "utter-runner injector"

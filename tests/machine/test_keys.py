@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from utter_runner.voice.hotkeys.keys import Bindings, Chord, HotkeyError, key_codes, modifier_codes
+from utter_runner.machine.keys import Bindings, Chord, HotkeyError, key_codes, modifier_codes
 
 KEY_SPACE, KEY_LEFTCTRL, KEY_RIGHTCTRL, KEY_LEFTMETA, KEY_F13, BTN_SIDE = 57, 29, 97, 125, 183, 0x113
 

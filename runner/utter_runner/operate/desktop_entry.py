@@ -1,0 +1,64 @@
+"""Installing the runner's desktop entry, without which newer desktops give it no shortcuts.
+
+Rules here: the file is replaced as a whole, and left alone when it says the right thing already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from utter_runner.config.desktop_entry import entry_path, entry_text
+from utter_runner.operate.errors import OperateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DAEMON = "utter-runner"
+
+
+def daemon_program(environ: Mapping[str, str]) -> Path:
+    """Return where the daemon of this installation is. Raises OperateError: nowhere."""
+    beside = Path(sys.executable).with_name(_DAEMON)
+    found = str(beside) if beside.exists() else shutil.which(_DAEMON, path=environ.get("PATH"))
+    if found is None:
+        raise OperateError(f"There is no {_DAEMON} beside {sys.executable} nor in PATH: install the package again.")
+    return Path(found).absolute()
+
+
+def install(environ: Mapping[str, str]) -> Path | None:
+    """Write the entry, unless it is there; return where, or None if there was nothing to write.
+
+    Raises:
+        OperateError: it cannot be written.
+    """
+    path, text = entry_path(environ), entry_text(daemon_program(environ))
+    with suppress(OSError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return None
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise OperateError(f"The desktop entry {path} cannot be written: {error.strerror}.") from None
+    return path
+
+
+def remove(environ: Mapping[str, str]) -> Path | None:
+    """Take the entry away; return where it was, or None if there was none. Raises OperateError."""
+    path = entry_path(environ)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OperateError(f"The desktop entry {path} cannot be removed: {error.strerror}.") from None
+    return path

@@ -1,0 +1,199 @@
+"""What all checks look through: the configuration, the socket, and what is asked once for all of them.
+
+Rules here: making a `Look` waits for nothing; what takes time is a `Once`, which the first check that wants it asks.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from utter_runner.config import Config, ConfigError, default_config_path, load_config
+from utter_runner.machine.pipewire import NodesUnknown, parse_nodes
+from utter_runner.operate.doctor.contact import Contact
+from utter_runner.operate.doctor.outside import PATIENCE_S, Process, Ran
+from utter_runner.operate.doctor.registry import Once
+from utter_sdk.runner_socket import RunnerUnavailable, default_socket_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from utter_runner.machine.pipewire import Nodes
+    from utter_runner.operate.doctor.outside import Outside
+
+UNIT = "utter-runner.service"
+_PROPERTIES = (
+    "LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Result,NRestarts,MainPID,FragmentPath,ExecStart"
+)
+_TRIAL_S = 8.0
+
+
+class Options(NamedTuple):
+    """What the user said on the command line.
+
+    Attributes:
+        socket: the runner's socket; None is what the configuration says.
+        config: the configuration; None is that of the runner which runs, else the usual one.
+        token: for `runner.auth`.
+        token_problem: why the user's token cannot be used.
+        microphone: whether it may be listened to.
+    """
+
+    socket: str | None = None
+    config: str | None = None
+    token: str | None = None
+    token_problem: str = ""
+    microphone: bool = True
+
+
+class Look:
+    """See above.
+
+    Attributes:
+        outside: everything else.
+        options: the command line.
+        config: the configuration; an empty one if it has problems.
+        config_path: where it is, or would be.
+        config_problems: what is wrong with it, each with file and line.
+        socket: the socket's path; empty if there is no place for it, and then `socket_problem` says why.
+    """
+
+    def __init__(self, outside: Outside, options: Options) -> None:
+        self.outside = outside
+        self.options = options
+        self.processes = Once(outside.processes)
+        self.config_path = options.config or self._configured_elsewhere() or str(default_config_path(outside.environ))
+        self.config = Config()
+        self.config_problems: tuple[str, ...] = ()
+        try:
+            self.config = load_config(self.config_path)
+        except ConfigError as error:
+            self.config_problems = error.problems
+        self.socket_problem = ""
+        try:
+            self.socket = options.socket or self.config.runner.socket_path or default_socket_path(outside.environ)
+        except RunnerUnavailable as error:
+            self.socket, self.socket_problem = "", error.reason
+        self.contact = Once(self._reach)
+        self.trial = Once(self._try_config)
+        self.unit = Once(self._show_unit)
+        self.manager_environ = Once(self._show_environ)
+        self.pipewire = Once(self._dump)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the runner says; empty if it does not."""
+        return self.contact().status
+
+    def runners(self) -> list[Process]:
+        """The runners of this session."""
+        runtime = self.outside.environ.get("XDG_RUNTIME_DIR", "")
+        return [
+            one
+            for one in self.processes()
+            if is_runner(one.argv) and one.environ.get("XDG_RUNTIME_DIR", runtime) == runtime
+        ]
+
+    def runner_process(self) -> Process | None:
+        """The process of the runner that answers, or hangs."""
+        contact = self.contact()
+        pid = contact.status.get("pid", contact.pid)
+        return next((one for one in self.processes() if one.pid == pid), None)
+
+    def is_service(self) -> bool:
+        """Whether the runner was started by systemd."""
+        process = self.runner_process()
+        return process is not None and process.cgroup.endswith(f"/{UNIT}")
+
+    def start_command(self) -> str:
+        """What starts a runner on this machine."""
+        return "systemctl --user start utter-runner" if self.unit().get("LoadState") == "loaded" else "utter-runner"
+
+    def restart_command(self) -> str:
+        """What starts the runner anew."""
+        process = self.runner_process()
+        if process is None or self.is_service():
+            return (
+                "systemctl --user restart utter-runner" if self.unit().get("LoadState") == "loaded" else "utter-runner"
+            )
+        return f"kill {process.pid} && utter-runner"
+
+    def edit(self, what: str) -> str:
+        """An edit of the configuration."""
+        return f"Edit {self.config_path}: {what}"
+
+    def _configured_elsewhere(self) -> str:
+        """The configuration that the one runner of this session was told to read, if it says it in full."""
+        with suppress(OSError):
+            runners = self.runners()
+            if len(runners) == 1:
+                words = runners[0].argv
+                for word, value in zip(words, [*words[1:], ""], strict=True):
+                    path = value if word == "--config" else word.removeprefix("--config=") if "=" in word else ""
+                    if path.startswith("/"):
+                        return path
+        return ""
+
+    def _reach(self) -> Contact:
+        if not self.socket:
+            return Contact(state="unreachable", reason=self.socket_problem)
+        return self.outside.reach(self.socket, self.options.token)
+
+    def _try_config(self) -> list[str]:
+        """What the daemon itself would say of the configuration before it starts: a line for each problem."""
+        if self.config_problems:
+            return []
+        argv = [sys.executable, "-m", "utter_runner", "--config", self.config_path, "--check"]
+        said = [line for line in self.outside.run(argv, timeout=_TRIAL_S).err.splitlines() if line.strip()]
+        if any(line.startswith("Traceback") for line in said):
+            return [f"utter-runner --check itself has failed: {said[-1]}"]
+        return said
+
+    def _ask_systemd(self, argv: Sequence[str]) -> Ran | None:
+        try:
+            ran = self.outside.run(argv)
+        except OSError:
+            return None
+        return ran if ran.code == 0 else None
+
+    def _show_unit(self) -> Mapping[str, str]:
+        """What systemd knows of the unit; empty where there is no user manager."""
+        ran = self._ask_systemd(["systemctl", "--user", "show", UNIT, "-p", _PROPERTIES])
+        return _pairs(ran.out) if ran else {}
+
+    def _show_environ(self) -> Mapping[str, str] | None:
+        """What the user manager gives to what it starts; None where there is none."""
+        ran = self._ask_systemd(["systemctl", "--user", "show-environment"])
+        return _pairs(ran.out) if ran else None
+
+    def _dump(self) -> tuple[Nodes | None, str, str]:
+        """What PipeWire has, why it cannot be asked, and what it printed."""
+        if self.outside.which("pw-dump") is None:
+            return None, "pw-dump, which lists PipeWire's devices, is not installed.", ""
+        ran = self.outside.run(["pw-dump"])
+        if ran.code is None:
+            return None, f"PipeWire has not listed its devices within {PATIENCE_S:g} s; it hangs.", ""
+        if ran.code:
+            return None, f"PipeWire cannot be asked for its devices: {ran.said}.", ""
+        try:
+            return parse_nodes(ran.out.encode()), "", ran.out
+        except NodesUnknown as error:
+            return None, str(error), ""
+
+
+def is_runner(argv: Sequence[str]) -> bool:
+    """Whether a command line is that of a runner that serves."""
+    if "--check" in argv or "--version" in argv:
+        return False
+    names = [Path(word).name for word in argv[:2]]
+    return "utter-runner" in names or any(
+        first == "-m" and second == "utter_runner" for first, second in pairwise(argv)
+    )
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {name: value for name, _, value in pairs}

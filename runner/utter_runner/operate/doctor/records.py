@@ -1,0 +1,89 @@
+"""Checks of what is recorded: what was installed, what was done, and the models.
+
+Rules here: records are read by the functions that everybody uses; an unreadable one is a finding.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from utter_protocol.state import state_directory
+from utter_runner.operate import lockfile
+from utter_runner.operate.doctor.model import Finding, broken, ok, warning
+from utter_runner.operate.doctor.registry import check
+from utter_runner.operate.doctor.words import place_of
+from utter_runner.operate.errors import OperateError
+from utter_runner.operate.places import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from utter_runner.operate.doctor.look import Look
+
+
+def drift_of(look: Look) -> list[dict[str, Any]]:
+    """What no longer agrees with the lockfile: `{plugin, field, recorded, found, detail}` each."""
+    return [dict(one) for one in look.status.get("drift", ())]
+
+
+@check("records.lockfile")
+def locked(look: Look) -> Iterator[Finding]:
+    """Whether what is installed is what was installed."""
+    try:
+        entries = lockfile.read(Places.of(look.outside.environ).lockfile)
+    except OperateError as error:
+        yield broken(
+            str(error),
+            "It cannot be told whether a plugin was changed since it was installed.",
+            place_of(str(error)) or "utter plugins lock",
+        )
+        return
+    found = drift_of(look)
+    for one in found:
+        yield warning(
+            str(one.get("detail") or f"{one.get('plugin')}: {one.get('field')} is not what was recorded."),
+            "Somebody has changed it since you agreed to it.",
+            f"utter plugins lock {one.get('plugin')}",
+        )
+    if not found:
+        yield ok(f"Installed plugins on record: {len(entries)}; none has changed.")
+
+
+@check("records.audit")
+def audit(look: Look) -> Iterator[Finding]:
+    """Whether what is done is recorded."""
+    mode = look.config.log.audit
+    told = look.status.get("audit") or {}
+    path = str(told.get("path") or state_directory(look.outside.environ) / "audit.jsonl")
+    if mode == "off":
+        yield ok("What is done is not recorded: [log] audit is off.")
+        return
+    why = "Nothing is done while it cannot be recorded." if mode == "required" else "What is done leaves no trace."
+    if detail := told.get("detail"):
+        yield broken(f"The audit trail cannot be written. {detail}", why, f"ls -ld {path}")
+    elif lost := told.get("lost"):
+        yield warning(
+            f"Of the audit trail {lost} lines were lost since the start.",
+            "What they told is not known.",
+            f"df -h {path}",
+        )
+    elif not told and (closed := _closed(look, path)):
+        yield broken(
+            f"The audit trail {path} could not be written: {closed} is not writable.", why, f"chmod u+w {closed}"
+        )
+    else:
+        yield ok(f"What is done is recorded in {path}.")
+
+
+def _closed(look: Look, path: str) -> str:
+    """What keeps a file from being written: the file itself, or the nearest directory above it that is there."""
+    place = path
+    while place != "/":
+        try:
+            look.outside.stat(place)
+        except OSError:
+            place = os.path.dirname(place)  # noqa: PTH120 - text, as everything that goes through Outside
+            continue
+        return "" if look.outside.can_write(place) else place
+    return ""

@@ -1,0 +1,219 @@
+"""`utter doctor` on a machine that is in order, and on one that is broken in every way that a user meets.
+
+Each break is made as it happens to people. The doctor must name it with a mend; the mend is carried out word for word,
+and then the finding must be gone.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vm.bed.guest import Guest, Job
+from vm.service import PIECES, SOCKET, UNIT, Service
+
+SOCKET_TABLE = "[socket]\nallow_same_uid = true\n"
+WHISPER = '[[plugin]]\nid = "whisper"\npass_env = ["XDG_DATA_HOME"]\n[plugin.settings]\nmodel = "nonesuch"\n'
+# A room is never silent; a cable into which nobody plays is.
+ROOM = ("speaker-test", "-t", "pink", "-D", "hw:Loopback,1,0", "-c", "2", "-r", "48000", "-F", "S16_LE", "-l", "0")
+_CARD = "/sys/bus/platform/drivers/snd_aloop"
+# What is so of this guest and wanted there.
+EXPECTED = {
+    # The guest's user has no login to end.
+    "service.linger",
+}
+
+
+@pytest.fixture(scope="module")
+def room(guest: Guest) -> Iterator[Job]:
+    playing = guest.start(*ROOM, timeout=3600)
+    yield playing
+    playing.signal(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def machine(guest: Guest, service: Service, room: Job) -> Service:
+    service.put_plugin("ear")
+    service.install(PIECES, extra=SOCKET_TABLE)
+    service.plug()
+    return service
+
+
+def doctor(service: Service) -> dict[str, Any]:
+    """The doctor's report, whose exit code is that of the command."""
+    done = service.utter("doctor", "--json", timeout=300)
+    report: dict[str, Any] = json.loads(done.out)
+    assert report["exit"] == done.code, done
+    return report
+
+
+def problems(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is wrong, by its check."""
+    return {one["check"]: one for one in report["findings"] if one["status"] != "ok"}
+
+
+def wrong(service: Service, check: str) -> dict[str, Any]:
+    """The finding of a check that must find something; it names what is wrong, why that matters and a mend."""
+    found = problems(doctor(service))
+    assert check in found, found
+    finding = found[check]
+    assert finding["what"]
+    assert finding["why"]
+    assert finding["mend"]
+    return finding
+
+
+def carry_out(service: Service, finding: dict[str, Any]) -> None:
+    """Do what the doctor says, as the user, or as root where it says sudo."""
+    command = finding["mend"]
+    user = "root" if command.startswith("sudo ") else "alice"
+    service.guest.run("sh", "-c", command.removeprefix("sudo "), user=user, timeout=300).ok()
+
+
+def settled(service: Service) -> None:
+    """Wait until the machine is in order again, as the doctor sees it."""
+    service.ready("ear", "commands", "desktop")
+    service.until("the microphone is open", lambda status: status["audio"]["open"] and not status["audio"]["detail"])
+
+    def fine() -> bool:
+        return set(problems(doctor(service))) <= EXPECTED
+
+    service.guest.until("the doctor finds nothing else", fine)
+
+
+def test_a_machine_that_is_in_order(machine: Service) -> None:
+    settled(machine)
+    report = doctor(machine)
+    assert report["state"] == "up"
+    assert report["exit"] == 1
+    assert {name: one["status"] for name, one in problems(report).items()} == dict.fromkeys(EXPECTED, "warning")
+    assert {one["id"]: one["status"] for one in report["plugins"]} == {
+        "ear": "ready",
+        "commands": "ready",
+        "desktop": "ready",
+    }
+    assert report["drift"] == []
+    said = {one["check"]: one["what"] for one in report["findings"]}
+    assert "evdev" in said["keys.path"]
+    assert "hears the microphone" in said["sound.microphone"]
+    assert "active" in said["service.unit"]
+
+
+def test_the_microphone_is_muted(machine: Service) -> None:
+    machine.guest.run("wpctl", "set-mute", "@DEFAULT_AUDIO_SOURCE@", "1").ok()
+    finding = wrong(machine, "sound.microphone")
+    assert "muted" in finding["what"]
+    carry_out(machine, finding)
+    settled(machine)
+
+
+def test_the_sound_server_is_down(machine: Service) -> None:
+    machine.systemctl(
+        "stop", "pipewire.socket", "pipewire.service", "pipewire-pulse.socket", "wireplumber.service"
+    ).ok()
+    finding = wrong(machine, "sound.server")
+    assert "PipeWire" in finding["what"]
+    carry_out(machine, finding)
+    while (left := problems(doctor(machine))) and "sound.session" in left:
+        carry_out(machine, left["sound.session"])
+    machine.guest.ask("volume")
+    settled(machine)
+
+
+def test_the_microphone_is_unplugged(machine: Service, guest: Guest, room: Job) -> None:
+    guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/unbind", user="root").ok()
+    finding = wrong(machine, "sound.microphone")
+    assert "no microphone" in finding["what"].lower()
+    assert "lug" in finding["mend"]
+    guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/bind", user="root").ok()
+    guest.ask("volume")
+    again = guest.start(*ROOM, timeout=3600)
+    settled(machine)
+    assert again.answers.empty()
+
+
+def test_the_runner_was_killed_and_its_socket_is_stale(machine: Service, guest: Guest) -> None:
+    # As after a crash of a runner that nobody restarts.
+    machine.systemctl("kill", "--signal=KILL", UNIT).ok()
+    machine.systemctl("stop", UNIT).ok()
+    if guest.run("test", "-S", SOCKET).code:
+        left = "import socket; socket.socket(socket.AF_UNIX).bind('" + SOCKET + "')"
+        guest.run("python3", "-c", left).ok()
+    report = doctor(machine)
+    assert (report["state"], report["exit"]) == ("stale", 2)
+    carry_out(machine, problems(report)["runner.answers"])
+    settled(machine)
+
+
+def test_the_configuration_is_wrong_and_the_unit_has_failed(machine: Service, guest: Guest) -> None:
+    machine.configure_more(PIECES, extra=SOCKET_TABLE + "[hotkey]\npush_to_talk = 1\n")
+    machine.systemctl("restart", UNIT)
+    guest.until("the unit has failed", lambda: machine.show("ActiveState") == "failed")
+    found = problems(doctor(machine))
+    assert any("hotkey" in one["what"] for name, one in found.items() if name.startswith("config.")), found
+    assert "failed" in found["service.unit"]["what"]
+    machine.configure_more(PIECES, extra=SOCKET_TABLE)
+    carry_out(machine, wrong(machine, "service.unit"))
+    settled(machine)
+
+
+def test_the_model_is_missing(machine: Service) -> None:
+    machine.configure_more(WHISPER + PIECES, extra=SOCKET_TABLE)
+    try:
+        machine.restart()
+
+        def named() -> dict[str, Any] | None:
+            found = problems(doctor(machine)).values()
+            return next((one for one in found if "nonesuch" in one["what"]), None)
+
+        # It is told with the next look at the plugin's health.
+        assert machine.guest.until("the doctor names it", named)["mend"]
+    finally:
+        machine.configure_more(PIECES, extra=SOCKET_TABLE)
+        machine.restart()
+    settled(machine)
+
+
+def test_a_runner_that_stands_still(machine: Service) -> None:
+    pid = machine.main_pid()
+    machine.guest.run("kill", "-STOP", str(pid)).ok()
+    report = doctor(machine)
+    if machine.main_pid() == pid:
+        assert (report["state"], report["exit"]) == ("wedged", 2)
+        assert str(pid) in problems(report)["runner.answers"]["what"]
+        machine.guest.run("kill", "-CONT", str(pid))
+    settled(machine)
+
+
+def test_the_unit_is_not_installed(machine: Service, guest: Guest) -> None:
+    machine.utter("service", "remove", timeout=300).ok()
+    finding = wrong(machine, "service.unit")
+    assert shlex.split(finding["mend"])[:3] == ["utter", "service", "install"]
+    carry_out(machine, finding)
+    settled(machine)
+
+
+def test_the_user_may_not_read_keyboards(machine: Service, guest: Guest) -> None:
+    guest.run("gpasswd", "-d", "alice", "input", user="root").ok()
+    log_in_again(machine)
+    finding = wrong(machine, "keys.path")
+    assert "input" in finding["what"]
+    carry_out(machine, finding)
+    # The account is in order now, and what runs was started before.
+    finding = wrong(machine, "keys.path")
+    assert finding["mend"] == "loginctl terminate-user alice"
+    log_in_again(machine)
+    settled(machine)
+
+
+def log_in_again(service: Service) -> None:
+    """What logging out and in does: the user's manager and all that it runs begin anew."""
+    service.guest.run("systemctl", "restart", "user@1000.service", user="root", timeout=300).ok()
+    service.guest.ask("volume")
+    service.systemctl("start", UNIT).ok()
+    service.ready("ear", "commands", "desktop")

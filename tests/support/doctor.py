@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from utter_protocol.models import content_path, link_path, link_target, models_directory, part_path
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.examine import examine
 from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healthy, plugin, up
@@ -15,6 +17,7 @@ from utter_runner.operate.doctor.model import Report
 from utter_runner.operate.doctor.outside import Process, Ran, Seen
 
 CONFIG = '[[plugin]]\nid = "hello"\nentrypoint = ["/bin/true"]\n'
+WHOLE = b"all of the model"
 ABSENT = "there is no configuration"
 DOWN = Contact(state="down", reason="No such file or directory")
 PYTHON = Path(sys.executable).name
@@ -167,5 +170,28 @@ def groups_of_runner(*, manager: bool) -> Spoil:
             one._replace(groups=frozenset({UID})) if one.pid == RUNNER_PID or (manager and one.pid == 800) else one
             for one in bed.outside.running
         ]
+
+    return put
+
+
+def model(*, place: str = "", content: bytes = WHOLE, name: bool = True, thorough: bool = False) -> Spoil:
+    """Have the plugin hello need a model, and so much of it be there; `place` is `sha256`, `parts` or nowhere."""
+
+    def put(bed: Bed) -> None:
+        digest = hashlib.sha256(WHOLE).hexdigest()
+        bed.config = (
+            f'{CONFIG}[[plugin.models]]\nname = "base/model.bin"\nurl = "https://example.org/x"\n'
+            f'sha256 = "{digest}"\nsize = {len(WHOLE)}\n'
+        )
+        bed.options = bed.options._replace(thorough=thorough)
+        store = models_directory(bed.environ)
+        if place:
+            path = {"sha256": content_path, "parts": part_path}[place](store, digest)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+        if name:
+            link = link_path(store, "hello", "base/model.bin")
+            link.parent.mkdir(parents=True)
+            link.symlink_to(link_target("base/model.bin", digest))
 
     return put

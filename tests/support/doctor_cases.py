@@ -20,6 +20,7 @@ from support.doctor import (
     groups_of_runner,
     listener,
     lock,
+    model,
     node,
     programs,
     second_runner,
@@ -521,6 +522,36 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "warning",
         "^utter plugins validate hello$",
     ),
+    # --- models
+    ("a model that was not fetched", model(), "models.files", "broken", "^utter models pull hello$"),
+    (
+        "a part of a model",
+        model(place="parts", content=b"all"),
+        "models.files",
+        "broken",
+        "^utter models pull hello$",
+    ),
+    (
+        "a model without its name",
+        model(place="sha256", name=False),
+        "models.files",
+        "broken",
+        "^utter models pull hello$",
+    ),
+    (
+        "a model of another size",
+        model(place="sha256", content=b"all"),
+        "models.files",
+        "broken",
+        "^utter models pull --check hello$",
+    ),
+    (
+        "a model of another digest",
+        model(place="sha256", content=b"ALL OF THE MODEL", thorough=True),
+        "models.files",
+        "broken",
+        "^utter models pull --check hello$",
+    ),
     # --- records
     (
         "a lockfile that is none",
@@ -846,6 +877,8 @@ FINE: list[tuple[str, Spoil, str, str]] = [
         "enforced",
     ),
     ("a sandbox", config(ENFORCE), "software.sandbox", "bubblewrap, Landlock 4"),
+    ("a model by its size", model(place="sha256", content=b"ALL OF THE MODEL"), "models.files", "1; .*sizes are right"),
+    ("a model by its digest", model(place="sha256", thorough=True), "models.files", "1; .*digests are right"),
     ("no audit wanted", config(CONFIG + '[log]\naudit = "off"\n'), "records.audit", "off"),
     ("no systemd", Bed.no_systemd, "service.unit", "by hand"),
     (

@@ -40,6 +40,7 @@ class Options(NamedTuple):
         token: for `runner.auth`.
         token_problem: why the user's token cannot be used.
         microphone: whether it may be listened to.
+        thorough: whether files are read for their digests.
     """
 
     socket: str | None = None
@@ -47,6 +48,7 @@ class Options(NamedTuple):
     token: str | None = None
     token_problem: str = ""
     microphone: bool = True
+    thorough: bool = False
 
 
 class Look:

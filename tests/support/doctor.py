@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,13 @@ from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healt
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.model import Report
 from utter_runner.operate.doctor.outside import Process, Ran, Seen
+from utter_runner.operate.units import SERVICE, service_unit
 
 CONFIG = '[[plugin]]\nid = "hello"\nentrypoint = ["/bin/true"]\n'
 WHOLE = b"all of the model"
+TRIAL = "python3 -m utter_runner"
 ABSENT = "there is no configuration"
 DOWN = Contact(state="down", reason="No such file or directory")
-PYTHON = Path(sys.executable).name
 
 
 class Bed:
@@ -32,11 +32,17 @@ class Bed:
         self.runtime = root / "run"
         self.path = self.home / ".config" / "utter" / "runner.toml"
         self.path.parent.mkdir(parents=True)
+        program = self.home / ".local" / "bin" / "utter-runner"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+        self.unit_path = self.home / ".config" / "systemd" / "user" / SERVICE
+        self.unit_path.parent.mkdir(parents=True)
+        self.unit_path.write_text(service_unit(program))
         self.environ = {"HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.runtime), "PATH": "/usr/bin"}
         self.outside: FakeOutside = healthy(self.environ)
         self.config = CONFIG
         self.options = Options()
-        self.outside.programs[f"{PYTHON} -m utter_runner"] = Ran(0, "plugins that can be run: 1; problems: 0\n")
+        self.outside.programs[TRIAL] = Ran(0, "plugins that can be run: 1; problems: 0\n")
 
     @property
     def socket(self) -> str:
@@ -50,13 +56,15 @@ class Bed:
 
     def unit(self, **properties: str) -> None:
         """Change what systemd says of the unit."""
-        known = self.outside.programs["systemctl --user show"]
+        key = f"systemctl --user show {SERVICE}"
+        known = self.outside.programs[key]
         assert isinstance(known, Ran)
         pairs = dict(line.split("=", 1) for line in known.out.splitlines()) | properties
-        self.outside.programs["systemctl --user show"] = Ran(0, "\n".join(map("=".join, pairs.items())))
+        self.outside.programs[key] = Ran(0, "\n".join(map("=".join, pairs.items())))
 
     def no_systemd(self) -> None:
-        """There is no user manager."""
+        """There is no user manager, and no unit for one."""
+        self.unit_path.unlink()
         for name in [one for one in self.outside.programs if one.startswith("systemctl")]:
             self.outside.programs[name] = Ran(1, "", "Failed to connect to bus: No such file or directory")
 
@@ -133,7 +141,7 @@ def lock(bed: Bed) -> None:
 def trial(*said: str) -> Spoil:
     def put(bed: Bed) -> None:
         bed.down()
-        bed.outside.programs[f"{PYTHON} -m utter_runner"] = Ran(1, "", "\n".join(said))
+        bed.outside.programs[TRIAL] = Ran(1, "", "\n".join(said))
 
     return put
 

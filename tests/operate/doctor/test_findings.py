@@ -220,7 +220,7 @@ def test_the_trial_is_by_this_python(bed: Bed) -> None:
     bed.down()
     bed.examine()
     ran = [argv for argv in bed.outside.ran if "utter_runner" in argv]
-    assert ran == [[sys.executable, "-m", "utter_runner", "--config", os.fspath(bed.path), "--check"]]
+    assert ran == [[bed.outside.interpreter, "-m", "utter_runner", "--config", os.fspath(bed.path), "--check"]]
 
 
 def test_a_model_that_cannot_be_read_is_told_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

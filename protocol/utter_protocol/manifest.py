@@ -187,11 +187,15 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     Raises:
         ManifestError: the file cannot be read, is not TOML, or breaks a rule of `Manifest`; or its runtime is `native`.
     """
-    file = Path(path)
+    return load_with_text(Path(path))[0]
+
+
+def load_with_text(file: Path) -> tuple[Manifest, str]:
+    """As `load_manifest`, with the text that it was read from, for whoever wants to know that it is still the same."""
     document, text = read_manifest(file)
     if problems := manifest_problems(document, text):
         raise ManifestError(file, problems)
-    return msgspec.convert(document, Manifest)
+    return msgspec.convert(document, Manifest), text
 
 
 def read_manifest(file: Path) -> tuple[dict[str, Any], str]:

@@ -68,6 +68,30 @@ def find_package(plugin: str, directories: Iterable[str | os.PathLike[str]]) -> 
     return None
 
 
+def manifest_for(
+    plugin: str, given: str | None, directories: Iterable[str | os.PathLike[str]], *, own_command: bool
+) -> Path | None:
+    """Where the manifest of a configured plugin is; None where there is none.
+
+    Args:
+        plugin: its id.
+        given: the path of the manifest, or of its directory, if the configuration gives it.
+        directories: as for `find_package`.
+        own_command: whether the configuration says what is run, so that no package is looked for.
+
+    Raises:
+        PackageError: it cannot be reached or may not be trusted.
+        OSError, RuntimeError: the path that was given cannot be looked at.
+    """
+    if given is not None:
+        path = Path(given).expanduser()
+        path = path / MANIFEST_NAME if path.is_dir() else path
+        check_package(path)
+        return path
+    package = None if own_command else find_package(plugin, directories)
+    return package.manifest if package else None
+
+
 def all_packages(directories: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, Package | PackageError]]:
     """Every id that `find_package` would find something for, in order, with what it finds or why it refuses it."""
     bundled = bundled_directory()

@@ -55,6 +55,7 @@ from utter_runner.host.subscriptions import Subscriptions
 from utter_runner.operate.notify import status_text
 from utter_runner.operate.reporting import Reporter
 from utter_runner.policy import CandidateStore, OpRegistry
+from utter_runner.recorded import Recorded
 from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
@@ -147,9 +148,15 @@ class Daemon:
         self._reactor = Reactor()
         self._deadlines = Deadlines()
         self._registry = load_registry()
+        self._recorded = Recorded(lambda: self._config, environ, self._state_changed)
         self._ops = OpRegistry()
         candidates = CandidateStore()
-        self._offers = Offers(self._ops, candidates, timeout=lambda: self._config.runner.handshake_timeout_ms / 1000)
+        self._offers = Offers(
+            self._ops,
+            candidates,
+            self._recorded.meet,
+            timeout=lambda: self._config.runner.handshake_timeout_ms / 1000,
+        )
         hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
         self._events = EventBus(hub, self.status)
         emit = self._emit
@@ -173,6 +180,7 @@ class Daemon:
             on_gone=self._plugin_gone,
             launched=launched,
             inherit=self._inherit,
+            allow=self._recorded.allow,
         )
         self._notifications = Notifications(environ) if config.policy.notify else None
         spoken = _spoken(config)
@@ -260,6 +268,7 @@ class Daemon:
             streams=self._streams,
             data=self._data,
             status=self.status,
+            drift=self._recorded.look,
             reload=self._reloads.reload,
             sandbox=self._assurance.describe,
             log=self._log,
@@ -387,6 +396,7 @@ class Daemon:
         self._state_changed()
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.watch)
+        nursery.start_soon(self._recorded.run)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -471,6 +481,7 @@ class Daemon:
         self._supervisor.reconfigure(_timing(runner), _limits(runner))
         self._assurance.reconfigure(found.setup.specs)
         changes = self._supervisor.apply(found.setup.specs)
+        self._recorded.look_soon()
         self._warn_of(found.setup)
         return changes
 
@@ -580,11 +591,13 @@ class Daemon:
             "clients": self._server.count,
             "content_logging": self._config.log.content,
             "audit": {"mode": self._config.log.audit, **self._audit_status()},
+            **self._recorded.status(),
             "warnings": [
                 *self._set_up_warnings,
                 *self._warnings,
                 *self._reloads.warnings(),
                 *self._socket_warnings(),
+                *self._recorded.warnings(),
             ],
             "service": {
                 "manager": self._manager.present,

@@ -120,7 +120,7 @@ def _place(config: Config, position: int, key: Sequence[str | int]) -> str:
 def _launch_all(specs: Sequence[PluginSpec], launched: dict[str, Launched]) -> None:
     """Start the first epoch of each plugin; one that cannot be started is left to the supervisor, which says why.
 
-    One that inherits the audio ring starts when there is a ring.
+    One that inherits the audio ring starts when there is a ring; with `[runner] locked`, all start after the check.
     """
     for spec in specs:
         if spec.spawn and not spec.inherits_ring:
@@ -222,7 +222,8 @@ def _endpoint(path: Path) -> Endpoint:
 def _run(setup: Setup, endpoint: Endpoint, **options: Any) -> int:
     launched: dict[str, Launched] = {}
     try:
-        _launch_all(setup.specs, launched)
+        if not setup.config.runner.locked:
+            _launch_all(setup.specs, launched)
         from utter_runner import daemon  # noqa: PLC0415 - the plugins start while this loads
 
         gc.freeze()

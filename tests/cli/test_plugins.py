@@ -145,17 +145,36 @@ def test_the_list_says_what_the_sandbox_holds_where_there_is_one(
 ) -> None:
     nothing = {"wrappers": [], "permissions": [state("network", enforced=False)], "besides": [], "reasons": {}}
     timer, other, third = ({"id": name, "status": "ready"} for name in ("timer", "other", "third"))
-    runner.answers["runner.plugins"] = {"plugins": [timer | {"sandbox": nothing}]}
+    runner.answers["runner.status"] = {"plugins": [timer | {"sandbox": nothing}]}
     assert main(["plugins"]) == 0
     assert "sandbox" not in capsys.readouterr().out
     inside = {**SANDBOX, "permissions": []}
     all_of_them = [timer | {"sandbox": SANDBOX}, other | {"sandbox": nothing}, third | {"sandbox": inside}]
-    runner.answers["runner.plugins"] = {"plugins": all_of_them}
+    runner.answers["runner.status"] = {"plugins": all_of_them}
     assert main(["plugins"]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [
         "timer in the sandbox: network enforced, gpu advisory",
         "other without a sandbox: network advisory",
         "third in the sandbox: no permissions",
+    ]
+
+
+def test_the_list_says_what_has_drifted(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    def one(plugin: str, field: str, detail: str) -> dict[str, str]:
+        return {"plugin": plugin, "field": field, "recorded": "", "found": "", "detail": detail}
+
+    runner.answers["runner.status"] = {
+        "plugins": [{"id": "timer", "status": "ready"}],
+        "drift": [
+            one("timer", "digest", "What timer is made of\x1b[31m has changed."),
+            one("other", "unrecorded", "other is configured and not recorded."),
+            one("", "lockfile", "install.lock:3: The record cannot be used."),
+        ],
+    }
+    assert main(["plugins"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "timer has drifted: What timer is made of\\x1b[31m has changed.",
+        "install.lock:3: The record cannot be used.",
     ]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.packages import KEPT, Entry, Signer, entries_of, files_below, package, places_in, tar_bytes, zip_bytes
 from utter_protocol.packages import MANIFEST_NAME, check_package, find_package
 from utter_runner.operate import lockfile
+from utter_runner.operate.contents import contents_of
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.packages import (
     Demand,
@@ -67,6 +68,7 @@ def test_from_an_archive_into_its_place(places: Places, tmp_path: Path) -> None:
         digest=package_digest(tmp_path / "source"),
         permissions=["network"],
         source=str(source),
+        code=contents_of(place).code,
     )
     assert [path.name for path in places.plugins.iterdir()] == ["lamp"]
 

@@ -327,6 +327,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     done = utter("install")
     assert done.returncode == 0, done.stderr
     assert "It is active now." in done.stdout
+    entry = tmp_path / ".local" / "share" / "applications" / "org.utter.Runner.desktop"
+    assert f"New: {entry}" in done.stdout
+    assert str(program) in entry.read_text()
     unit = tmp_path / ".config" / "systemd" / "user" / SERVICE
     assert f'ExecStart="{program}"' in unit.read_text()
     assert utter("install", "--json").returncode == 0
@@ -338,5 +341,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "+# Written by" in done.stdout
     assert utter("install", "--config", str(tmp_path / "none")).returncode == 2
     assert utter("install", "--replace").returncode == 0
-    assert f"Removed {unit}" in utter("remove").stdout
+    done = utter("remove")
+    assert (f"Removed {unit}" in done.stdout, f"Removed {entry}" in done.stdout) == (True, True)
+    assert not entry.exists()
     assert "nothing was removed" in utter("remove").stdout

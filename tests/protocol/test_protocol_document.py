@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from utter_protocol import ABI, PROTOCOL, blobs, contracts, control, framing, host, kinds, methods, nesting
+from utter_protocol import ABI, PROTOCOL, blobs, contracts, control, drift, framing, host, kinds, methods, nesting
 from utter_protocol.audit import MAX_ARGS, AuditEntry, Chain
 from utter_protocol.capabilities import MAX_DECLARED, MAX_LENGTH, load_registry
 from utter_protocol.contracts import RUNNER_STREAMS
@@ -37,8 +37,9 @@ from utter_runner.dataplane.wakers import MAX_WAKERS
 from utter_runner.host.context import MAX_CONTEXT_BYTES, MAX_FIELD_BYTES, MAX_FIELDS
 from utter_runner.host.relay import MAX_REASON
 from utter_runner.host.upstream import MAX_STREAM_ID
-from utter_runner.operate import tree
+from utter_runner.operate import lockfile, tree
 from utter_runner.operate.tree import Limits as PackageLimits
+from utter_runner.operate.watching import MAX_SAID
 from utter_runner.policy.rates import MAX_COUNT
 from utter_runner.reload import READ_SECONDS
 from utter_runner.rpc import bus, descriptors
@@ -120,6 +121,7 @@ PAYLOADS: dict[str, tuple[Any, Any]] = {
     "runner.auth": (methods.AuthParams, NOTHING),
     "runner.status": (NOTHING, NOTHING),
     "runner.plugins": (NOTHING, NOTHING),
+    "runner.drift": (NOTHING, drift.DriftResult),
     "runner.command": (methods.CommandParams, methods.CommandResult),
     "runner.invoke": (methods.RunnerInvokeParams, NOTHING),
     "runner.logs": (methods.LogsParams, methods.LogsResult),
@@ -487,7 +489,11 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
         "files, directories and links of a package (`max_package_files`)": [PackageLimits().max_package_files],
-        "bytes of a package, and of its archive (`max_package_bytes`)": [PackageLimits().max_package_bytes],
+        "bytes of a package, of its archive, and of the files that a command names (`max_package_bytes`)": [
+            PackageLimits().max_package_bytes
+        ],
+        "bytes of the record (`max_lockfile`)": [lockfile.MAX_BYTES],
+        "characters of a version or a permission that a process says, as they are recorded": [MAX_SAID],
         "times its own size that an archive may become, beyond 1 MiB (`max_package_ratio`)": [
             PackageLimits().max_package_ratio
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from utter_protocol.manifest import current_platform
 from utter_protocol.packages import MANIFEST_NAME, bundled_directory
 from utter_runner.config import PluginConfig, parse_config
 from utter_runner.supervision.resolve import ResolveError, resolve
-from utter_runner.supervision.spec import PluginSpec, SettingsSchema
+from utter_runner.supervision.spec import Origin, PluginSpec, SettingsSchema
 
 MANIFEST = """
 name = "timer"
@@ -59,6 +60,10 @@ def refusal(config: PluginConfig, *plugin_dirs: str) -> str:
     return said
 
 
+def text_digest(directory: Path) -> str:
+    return hashlib.sha256((directory / MANIFEST_NAME).read_bytes()).hexdigest()
+
+
 # ---- what the manifest says, and what the config says
 
 
@@ -71,6 +76,7 @@ def test_a_manifest_alone_is_enough(tmp_path: Path) -> None:
         version="1.2.0",
         cwd=str(directory),
         package=str(directory),
+        made_of=Origin(manifest=str(directory / MANIFEST_NAME), text_digest=text_digest(directory)),
         provides=("action.invoke@1", "experimental/Timer@1"),
         requires=("tts.speak@1",),
         permissions=("network", "gpu"),
@@ -79,7 +85,10 @@ def test_a_manifest_alone_is_enough(tmp_path: Path) -> None:
 
 
 def test_an_entrypoint_alone_is_enough() -> None:
-    assert resolve(entry(entrypoint=["timer", "-x"]), []) == PluginSpec(id="timer", argv=("timer", "-x"))
+    made_of = Origin(command=("timer", "-x"))
+    assert resolve(entry(entrypoint=["timer", "-x"]), []) == PluginSpec(
+        id="timer", argv=("timer", "-x"), made_of=made_of
+    )
 
 
 def test_single_values_of_the_config_replace_and_lists_are_united(tmp_path: Path) -> None:
@@ -103,6 +112,12 @@ def test_single_values_of_the_config_replace_and_lists_are_united(tmp_path: Path
         kind="bundle",
         version="1.2.0",
         package=str(tmp_path / "timer"),
+        made_of=Origin(
+            manifest=str(tmp_path / "timer" / MANIFEST_NAME),
+            text_digest=text_digest(tmp_path / "timer"),
+            command=("${PYTHON}", "other.py", "--with=${PYTHON}"),
+            cwd=str(tmp_path),
+        ),
         cwd=str(tmp_path),
         env={"A": "1"},
         pass_env=("DISPLAY",),

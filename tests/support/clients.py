@@ -13,6 +13,7 @@ import trio.testing
 from support.stage import Desk, Person
 from utter_protocol.capabilities import load_registry
 from utter_protocol.control import ReloadResult
+from utter_protocol.drift import DriftResult
 from utter_protocol.errors import RpcError
 from utter_protocol.framing import FrameDecoder, encode_frame
 from utter_protocol.kinds import SpeakResult
@@ -267,6 +268,7 @@ class House(Desk):
             streams=self.streams,
             data=self.data,
             status=self.status,
+            drift=self.look_for_drift,
             reload=self.reload,
             sandbox=Assurance([], {}, "", lambda: None).describe,
             log=self.log,
@@ -304,6 +306,10 @@ class House(Desk):
     async def list_devices(self) -> AudioDevices:
         await trio.lowlevel.checkpoint()
         return self.devices
+
+    async def look_for_drift(self) -> DriftResult:
+        await trio.lowlevel.checkpoint()
+        return DriftResult(locked=False, drift=[], announced={})
 
     def wav_to_pcm(self, wav: bytes) -> bytes:
         self.wavs.append(wav)

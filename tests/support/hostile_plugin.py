@@ -6,7 +6,7 @@ It speaks over stdio, or over its socket with `transport=connect` or `transport=
 next connection when one has ended, as a plugin does that somebody else starts. `gate=FILE` has it wait for a file
 before it connects or listens, and `farewell=FILE` has it make one when its wire has ended. With `relay=child` or
 `relay=orphan` another process does the talking: a child without the variables of its parent, or one with them and
-without the parent.
+without the parent. `more=JSON` is what else it advertises of each of its `ops`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def answer(wire: Wire, method: str, params: dict[str, object]) -> object:  # noq
     if method == "plugin.health":
         return {"status": "degraded" if "unwell" in FLAGS else "ok", "detail": "unwell" if "unwell" in FLAGS else ""}
     if method == "action.capabilities":
-        return {"ops": [{"op": op, "side_effect": "none"} for op in names("ops")]}
+        more = json.loads(OPTIONS.get("more", "{}"))
+        return {"ops": [{"op": op, "side_effect": "none", **more} for op in names("ops")]}
     if method == "action.invoke":
         return {"ok": True, "detail": json.dumps(params.get("args")), "data": {"args": params.get("args")}}
     if method == "router.plan":

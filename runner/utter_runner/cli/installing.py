@@ -57,7 +57,7 @@ def install(
     It shows what the plugin is, who has signed it and what it asks for, and asks before it puts it in place. Nothing of
     it is run. It tells what to add to the configuration, and does not change that.
     """
-    places = _places()
+    places = user_places()
     return _put(places, Path(source), _demand(key, digest), updates=None, yes=yes, widen=False, as_json=as_json)
 
 
@@ -80,9 +80,9 @@ def update(
     """
     from utter_runner.operate import lockfile  # noqa: PLC0415 - only these commands need it
 
-    places = _places()
+    places = user_places()
     found = lockfile.read(places.lockfile).get(what)
-    source, name = (Path(found.source), what) if found else (Path(what), "")
+    source, name = (Path(found.source), what) if found and found.source else (Path(what), "")
     demand = _demand(key, digest)
     return _put(places, source, demand, updates=name, yes=yes, widen=accept_permissions, as_json=as_json)
 
@@ -96,11 +96,11 @@ def remove(
     """Delete a plugin that was installed. Those that ship with the runner, and your own work elsewhere, stay."""
     from utter_runner.operate import packages  # noqa: PLC0415 - only these commands need it
 
-    places = _places()
+    places = user_places()
     entry = packages.installed_entry(places, plugin)
     place = places.plugins / plugin
-    _tell([f"{plugin} {entry.version}, installed from {entry.source}, is deleted with everything in {place}."])
-    _ask(f"Remove {plugin}?", yes=yes)
+    tell([f"{plugin} {entry.version}, installed from {entry.source}, is deleted with everything in {place}."])
+    ask(f"Remove {plugin}?", yes=yes)
     written(lambda: packages.remove(places, plugin, entry))
     if as_json:
         print(document({"plugin": plugin, "version": entry.version, "directory": str(place)}))
@@ -124,7 +124,8 @@ def digest(
     return Exit.DONE
 
 
-def _places() -> Places:
+def user_places() -> Places:
+    """Where this user's packages and the record are. Raises OperateError."""
     from utter_runner.operate.places import Places  # noqa: PLC0415 - only these commands need it
 
     return Places.of(os.environ)
@@ -153,7 +154,7 @@ def _put_in_place(
     with offered(places, source, demand, updates=updates) as offer:
         name = offer.manifest.name
         if not offer.same:
-            _tell(_described(offer))
+            tell(_described(offer))
             _agree(offer, yes=yes, widen=widen)
             offer.accept()
         place = places.plugins / name
@@ -192,10 +193,15 @@ def _agree(offer: Offer, *, yes: bool, widen: bool) -> None:
     if yes and not offer.vouched and not offer.demanded:
         say(f"Warning: nobody whom you trust has signed {name}, and --yes agrees to whatever it is.")
     if not offer.demanded:
-        _ask(f"{'Update' if offer.installed else 'Install'} {name}?", yes=yes)
+        ask(f"{'Update' if offer.installed else 'Install'} {name}?", yes=yes)
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def ask(question: str, *, yes: bool) -> None:
+    """Return if a person, or `--yes`, agrees.
+
+    Raises:
+        Untrusted: nobody does, or nobody can be asked.
+    """
     from utter_runner.cli.ask import agreed  # noqa: PLC0415 - only these commands need it
 
     answer = True if yes else agreed(question)
@@ -205,7 +211,8 @@ def _ask(question: str, *, yes: bool) -> None:
         raise Untrusted("Nothing is done.")
 
 
-def _tell(lines: Sequence[str] | Iterator[str]) -> None:
+def tell(lines: Sequence[str] | Iterator[str]) -> None:
+    """Show lines that whoever agrees should have seen."""
     for line in lines:
         print(harmless(line), file=sys.stderr)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from utter_runner.cli import installing
+from utter_runner.cli import installing, locking
 from utter_runner.cli.connection import Target
 from utter_runner.cli.exits import Exit, of_validation
 from utter_runner.cli.options import Json, Socket, TokenFile, fetch, guarded
@@ -31,13 +31,15 @@ class Language(StrEnum):
 
 
 def _list(*, as_json: bool, socket: str | None, token_file: str | None) -> Exit:
-    answer = fetch("runner.plugins", Target(socket, token_file))
+    target = Target(socket, token_file)
     if as_json:
-        print(document(answer))
+        print(document(fetch("runner.plugins", target)))
     else:
         from utter_runner.cli.render import console, print_plugins  # noqa: PLC0415 - rich only for people
 
-        print_plugins(console(), answer.get("plugins", ()))
+        # The status has the plugins, and what has drifted.
+        answer = fetch("runner.status", target)
+        print_plugins(console(), answer.get("plugins", ()), answer.get("drift", ()))
     return Exit.DONE
 
 
@@ -199,5 +201,12 @@ def new(
     return Exit.DONE
 
 
-for _command in (installing.install, installing.update, installing.remove, installing.digest):
+for _command in (
+    installing.install,
+    installing.update,
+    installing.remove,
+    installing.digest,
+    locking.lock,
+    locking.drift,
+):
     group.command()(_command)

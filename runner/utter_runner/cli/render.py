@@ -144,8 +144,8 @@ def _voice_text(voice: Mapping[str, Any]) -> str:
     return f"{voice.get('state', '?')}" + (f" (session {session})" if session else "") + (f", vad {vad}" if vad else "")
 
 
-def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]]) -> None:
-    """`runner.plugins`: one row for each, and below what is wrong with those that are not ready."""
+def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]], drift: Sequence[Mapping[str, Any]] = ()) -> None:
+    """`runner.plugins`: one row for each, and below what is wrong with those that are not ready, or have drifted."""
     if not plugins:
         out.print("No plugins are configured.")
         return
@@ -169,6 +169,16 @@ def print_plugins(out: Console, plugins: Sequence[Mapping[str, Any]]) -> None:
     out.print(table)
     for plugin in plugins:
         _print_trouble(out, plugin)
+    for one in drift:
+        if one.get("field") == "unrecorded":
+            # Where that matters, the plugin says so itself, or the status does.
+            continue
+        if one.get("plugin"):
+            out.print(
+                Text.assemble(cell(one["plugin"], "bold"), " has drifted: ", cell(one.get("detail", ""), "yellow"))
+            )
+        else:
+            out.print(cell(one.get("detail", ""), "red"))
     if any((plugin.get("sandbox") or {}).get("wrappers") for plugin in plugins):
         for plugin in plugins:
             _print_permissions(out, plugin)

@@ -55,8 +55,11 @@ def install(
     replace: Replace = False,
     as_json: Json = False,
 ) -> Exit:
-    """Write the unit of this installation into your user manager, enable it and start it. No root is needed."""
-    from utter_runner.operate import service  # noqa: PLC0415 - only this command needs it
+    """Write the unit of this installation into your user manager, enable it and start it. No root is needed.
+
+    The desktop entry is written, too, without which newer desktops deliver no keys to the runner.
+    """
+    from utter_runner.operate import desktop_entry, service  # noqa: PLC0415 - only this command needs it
     from utter_runner.operate.systemctl import UserSystemctl  # noqa: PLC0415 - see above
 
     path = None if config is None else Path(config).absolute()
@@ -81,9 +84,14 @@ def install(
         for change in changes:
             _show(change)
     service.install(changes, systemctl, start=not no_start, replace=replace)
+    entry = desktop_entry.install(os.environ)
+    if entry is not None and not as_json:
+        print(f"New: {harmless(entry)}")
     state = service.service_state(os.environ, systemctl, sys.executable)
     if as_json:
-        print(document({"units": [str(one.path) for one in changes], "target": chosen, "state": _plain(state)}))
+        units = [str(one.path) for one in changes]
+        told = {"units": units, "desktop_entry": str(entry) if entry else None, "target": chosen}
+        print(document({**told, "state": _plain(state)}))
         return Exit.DONE
     print(f"Enabled: it starts with {chosen}." + ("" if no_start else f" It is {harmless(state.active)} now."))
     for advice in _advice(state, chosen):
@@ -94,18 +102,20 @@ def install(
 @group.command()
 @guarded
 def remove(replace: Replace = False, as_json: Json = False) -> Exit:
-    """Stop the service, and delete the units that `utter service install` wrote. Configuration and data stay."""
-    from utter_runner.operate import service  # noqa: PLC0415 - only this command needs it
+    """Stop the service, and delete what `utter service install` wrote. Configuration and data stay."""
+    from utter_runner.operate import desktop_entry, service  # noqa: PLC0415 - only this command needs it
     from utter_runner.operate.systemctl import UserSystemctl  # noqa: PLC0415 - see above
 
     gone = service.remove(os.environ, UserSystemctl(os.environ), replace=replace)
+    if entry := desktop_entry.remove(os.environ):
+        gone = [*gone, entry]
     if as_json:
         print(document({"removed": [str(path) for path in gone]}))
         return Exit.DONE
     for path in gone:
         print(f"Removed {harmless(path)}")
     if not gone:
-        print("There is no unit of the runner, so nothing was removed.")
+        print("There is no unit of the runner and no desktop entry, so nothing was removed.")
     return Exit.DONE
 
 

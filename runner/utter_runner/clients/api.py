@@ -144,6 +144,7 @@ class ClientApi:
         streams: answers `stream.*`.
         data: answers `handle.*` and `fd.pass`.
         status: returns what `runner.status` answers.
+        drift: looks at the plugins on disk, and returns what `runner.drift` answers.
         reload: reads the configuration again; returns what `runner.reload` answers.
         sandbox: says of a plugin, given its id and its permissions, what holds it.
         log: what was logged.
@@ -171,6 +172,7 @@ class ClientApi:
         streams: Subscriptions,
         data: DataPlane,
         status: Callable[[], dict[str, Any]],
+        drift: Callable[[], Awaitable[object]],
         reload: Callable[[], Awaitable[object]],
         sandbox: Callable[[str, Iterable[str]], SandboxState],
         log: LogBacklog,
@@ -230,6 +232,7 @@ class ClientApi:
         self._waiting: Mapping[str, Callable[[Raw], Awaitable[object]]] = {
             "context.snapshot": self._snapshot,
             "runner.speak": self._speak,
+            "runner.drift": lambda _params: drift(),
             "audio.devices": lambda _params: self._devices(),
             "runner.reload": lambda _params: reload(),
         }

@@ -23,7 +23,7 @@ SINGLE: Final = frozenset({
     "runner.plugin_dirs", "runner.rpc_timeout_ms", "runner.confirm_timeout_ms", "runner.handshake_timeout_ms",
     "runner.health_interval_ms", "runner.health_timeout_ms", "runner.handle_ttl", "runner.handle_scope_bytes",
     "runner.handle_scope_count", "runner.handle_total_bytes", "runner.lossy_queue", "runner.max_frame",
-    "runner.max_in_flight", "runner.max_queued_bytes", "runner.max_clients",
+    "runner.max_in_flight", "runner.max_queued_bytes", "runner.max_clients", "runner.locked",
 })  # fmt: skip
 """The keys of other sections of which the same is true."""
 

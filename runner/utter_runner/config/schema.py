@@ -87,6 +87,8 @@ class RunnerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The clients' socket; None is $XDG_RUNTIME_DIR/utter/runner.sock."""
     plugin_dirs: list[FilePath] = []
     """Directories that hold plugin packages, besides the shipped ones."""
+    locked: bool = False
+    """Whether a plugin that is not what `utter plugins lock` or `install` has recorded is refused."""
     rpc_timeout_ms: Milliseconds = 30_000
     confirm_timeout_ms: Milliseconds = 30_000
     handshake_timeout_ms: Milliseconds = 10_000

@@ -18,7 +18,7 @@ from utter_runner.policy import AdvertiseError, CandidateLimitError
 from utter_runner.supervision.dialect import decode_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from msgspec import Raw
 
@@ -34,11 +34,20 @@ class Offers:
     Args:
         ops: the table of ops.
         candidates: what may be picked under `screen`.
+        meet: awaited with a plugin's ops when they are known; may refuse the plugin by an RpcError.
         timeout: asked for the seconds that each answer may take. A plugin that is asked is still starting, so that
             it is the handshake's bound: whoever raises that for a slow machine means this, too.
     """
 
-    def __init__(self, ops: OpRegistry, candidates: CandidateStore, *, timeout: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ops: OpRegistry,
+        candidates: CandidateStore,
+        meet: Callable[[Instance, Sequence[Op]], Awaitable[None]],
+        *,
+        timeout: Callable[[], float],
+    ) -> None:
+        self._meet = meet
         self._ops = ops
         self._timeout = timeout
         self._candidates = candidates
@@ -50,15 +59,18 @@ class Offers:
         if peer is None or instance.handshake is None:
             return
         offered = instance.handshake.methods
+        ops: list[Op] = []
         if "action.capabilities" in offered:
             raw = await peer.call("action.capabilities", timeout=self._timeout())
-            answer = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id)
+            ops = decode_answer(raw, CapabilitiesResult, "action.capabilities", instance.id).ops
             try:
-                self._ops.advertise(instance.id, answer.ops)
+                self._ops.advertise(instance.id, ops)
             except AdvertiseError as error:
                 raise RpcError(ErrorCode.PLUGIN_FAILED, str(error), {"plugin": instance.id, "op": error.op}) from None
         elif "input.inject" in offered:
-            self._ops.advertise(instance.id, [Op(op="input", side_effect="destructive")])
+            ops = [Op(op="input", side_effect="destructive")]
+            self._ops.advertise(instance.id, ops)
+        await self._meet(instance, ops)
         if "knowledge.catalog" in offered:
             raw = await peer.call("knowledge.catalog", timeout=self._timeout())
             self._take_catalog(instance, decode_answer(raw, CatalogResult, "knowledge.catalog", instance.id))

@@ -21,7 +21,7 @@ from utter_protocol.settings import check_manifest
 from utter_runner.operate import lockfile
 from utter_runner.operate.archives import CHUNK, copy_directory, unpack
 from utter_runner.operate.condition import missing_program, oddities, unmet, unmet_here
-from utter_runner.operate.contents import SIGNATURE_NAME, check_links, digest_of, open_regular
+from utter_runner.operate.contents import SIGNATURE_NAME, check_links, contents_of, digest_of, open_regular
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.signatures import SUFFIX, PublicKey, Signature, read_signature, signer, trusted_keys
 from utter_runner.operate.staging import Staging, held, staged
@@ -102,7 +102,7 @@ class Offer(NamedTuple):
         """
         name = self.manifest.name
         with held(self.places):
-            if lockfile.read(self.places.lockfile).get(name) != self.installed:
+            if installed_entries(self.places).get(name) != self.installed:
                 raise OperateError(f"Another command has changed what is installed as {name}: look again.")
             _check_place(self.places, name, self.installed)
             self.staging.commit(name, self.entry)
@@ -140,7 +140,7 @@ def offered(
         OSError: something cannot be read or written.
     """
     source = source.absolute()
-    entries = lockfile.read(places.lockfile)
+    entries = installed_entries(places)
     with staged(places) as staging:
         signed = _fill(staging, source, places, demand, limits or Limits())
         manifest = _manifest(staging.package, source)
@@ -154,6 +154,7 @@ def offered(
             protocol=manifest.protocol,
             abi=manifest.abi,
             digest=signed.digest,
+            code=contents_of(staging.package).code,
             permissions=list(dict.fromkeys(manifest.permissions)),
             source=str(source),
             signed_by=str(signed.key) if signed.key else "",
@@ -323,13 +324,22 @@ def _before(places: Places, name: str) -> Manifest | None:
         return None
 
 
+def installed_entries(places: Places) -> dict[str, Entry]:
+    """What is recorded of the packages that were installed from here, by id, apart from what is only locked.
+
+    Raises:
+        OperateError: the record cannot be used.
+    """
+    return {name: entry for name, entry in lockfile.read(places.lockfile).items() if entry.source}
+
+
 def installed_entry(places: Places, name: str) -> Entry:
     """What is recorded of an installed package.
 
     Raises:
         OperateError: it was not installed from here; the sentence says where it comes from.
     """
-    found = lockfile.read(places.lockfile).get(name)
+    found = installed_entries(places).get(name)
     if found:
         return found
     bundled = bundled_directory()

@@ -36,6 +36,8 @@ class Handshake(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     kind: str
     negotiated: Negotiated
+    protocol: str = ""
+    """The version that it says that it speaks, which is not always what was negotiated."""
     provides: tuple[str, ...]
     requires: tuple[str, ...]
     permissions: tuple[str, ...]
@@ -140,6 +142,7 @@ def _unite(
         version=hello.plugin.version,
         kind=spec.kind or hello.plugin.kind,
         negotiated=negotiated,
+        protocol=hello.protocol,
         provides=provides,
         requires=requires,
         permissions=permissions,

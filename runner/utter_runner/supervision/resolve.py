@@ -6,6 +6,7 @@ names its id and why, and never stops the others. Whether the settings fit is lo
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -20,16 +21,16 @@ from utter_protocol.manifest import (
     ManifestError,
     current_platform,
     expand_entrypoint,
-    load_manifest,
+    load_with_text,
     module_command,
     unmet_conditions,
 )
 from utter_protocol.models import model_name_problems, models_directory, united
-from utter_protocol.packages import MANIFEST_NAME, PackageError, check_package, find_package, missing_for
+from utter_protocol.packages import PackageError, manifest_for, missing_for
 from utter_runner import __version__
 from utter_runner.rpc.endpoint import EndpointError
 from utter_runner.supervision.plugin_socket import socket_path
-from utter_runner.supervision.spec import PluginSpec, SettingsSchema
+from utter_runner.supervision.spec import Origin, PluginSpec, SettingsSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ def resolve(
         ResolveError: no manifest and no entrypoint, a bad manifest, no place for its socket, or a plugin that this
             runner cannot run.
     """
-    manifest, path = _find_manifest(entry, plugin_dirs)
+    manifest, path, text = _find_manifest(entry, plugin_dirs)
     directory = path.parent if manifest else None
     runtime = entry.runtime or (manifest.runtime if manifest else "subprocess")
     transport = entry.transport or (manifest.transport if manifest else "stdio")
@@ -120,6 +121,12 @@ def resolve(
         ),
         warnings=(*_warnings(entry), *filter(None, [no_ring, _no_models(runtime) if models else ""])),
         package=str(directory.absolute()) if directory is not None else None,
+        made_of=Origin(
+            manifest=str(path.absolute()) if manifest is not None else "",
+            text_digest=hashlib.sha256(text.encode()).hexdigest() if manifest is not None else "",
+            command=tuple(entry.entrypoint or ()),
+            cwd=entry.cwd,
+        ),
         visible=_named_files(argv) if entry.entrypoint is not None else (),
         read_paths=tuple(entry.read_paths),
         write_paths=tuple(entry.write_paths),
@@ -168,23 +175,18 @@ def _no_models(runtime: Runtime) -> str:
     return 'It names models, but a module (runtime = "wasm") can open no files, and does not get them.'
 
 
-def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tuple[Manifest | None, Path]:
-    """The plugin's manifest and its path; without one, None and the path of nothing."""
+def _find_manifest(entry: PluginConfig, plugin_dirs: Sequence[str | Path]) -> tuple[Manifest | None, Path, str]:
+    """The plugin's manifest, its path and its text; without one, None, the path of nothing and no text."""
     try:
-        if entry.manifest is not None:
-            path = Path(entry.manifest).expanduser()
-            path = path / MANIFEST_NAME if path.is_dir() else path
-            check_package(path)
-        elif entry.entrypoint is None and (package := find_package(entry.id, plugin_dirs)):
-            path = package.manifest
-        else:
-            return None, Path()
-        manifest = load_manifest(path)
+        path = manifest_for(entry.id, entry.manifest, plugin_dirs, own_command=entry.entrypoint is not None)
+        if path is None:
+            return None, Path(), ""
+        manifest, text = load_with_text(path)
     except (PackageError, ManifestError, OSError) as error:
         raise ResolveError(f"Plugin {entry.id}: {error}") from None
     if manifest.name != entry.id:
         raise ResolveError(f"Plugin {entry.id}: the manifest {path} is of a plugin named {manifest.name}.")
-    return manifest, path
+    return manifest, path, text
 
 
 def _check_conditions(entry: PluginConfig, manifest: Manifest) -> None:

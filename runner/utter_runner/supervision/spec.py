@@ -30,6 +30,22 @@ class SettingsSchema(msgspec.Struct, frozen=True, kw_only=True):
     configured: frozenset[str]
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin's spec was made of, so that it can be held against what is there when it is started.
+
+    Attributes:
+        manifest: the manifest's path; empty without one.
+        text_digest: the SHA-256 of the manifest's text, in hexadecimal; empty without one.
+        command: the entrypoint that the config gives, as it stands there; empty if the manifest's is run.
+        cwd: the working directory that the config gives.
+    """
+
+    manifest: str = ""
+    text_digest: str = ""
+    command: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
 class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One plugin to run.
 
@@ -45,6 +61,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
         provides, requires, permissions: what config and manifest state; the handshake's are united with them.
         settings_schema: None when the manifest has none.
         package: the directory of its manifest.
+        made_of: where the above comes from.
         visible: files that the config's own entrypoint names; it may read them, whatever its permissions are.
         read_paths, write_paths: what it may read and change beside what its permissions say.
         models: the files that it needs and does not ship; `model_store` is where they are kept, empty if it has none.
@@ -73,6 +90,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     package: str | None = None
+    made_of: Origin = Origin()
     visible: tuple[str, ...] = ()
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()

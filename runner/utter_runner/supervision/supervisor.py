@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+async def _anything(_spec: PluginSpec) -> None:
+    """Let every plugin be started."""
+
+
 class Supervisor:
     """Runs plugins.
 
@@ -62,6 +66,7 @@ class Supervisor:
         on_gone: called when a plugin that is no longer configured has ended.
         launched: processes of first epochs that run already, by plugin id.
         inherit: makes the descriptors for one process that inherits the audio ring.
+        allow: awaited before each epoch; what it raises as SpawnError keeps the plugin from being started.
     """
 
     def __init__(
@@ -81,7 +86,9 @@ class Supervisor:
         on_gone: Callable[[Instance], None] = lambda _instance: None,
         launched: Mapping[str, Launched] | None = None,
         inherit: Callable[[], Inherited] | None = None,
+        allow: Callable[[PluginSpec], Awaitable[None]] = _anything,
     ) -> None:
+        self._allow = allow
         self._registry = registry
         self._timing = timing
         self._prepare = prepare
@@ -418,6 +425,7 @@ class Supervisor:
         connection = None if instance.spec.spawn else await self._wait_other(life)
         instance.move("spawn")
         try:
+            await self._may_start(life, connection)
             instance.start(connection)
         except SpawnError as error:
             return self._fail(life, str(error))
@@ -444,6 +452,15 @@ class Supervisor:
         self._settle(life)
         self._changed()
         return await life.instance.wait_other()
+
+    async def _may_start(self, life: Life, connection: socket.socket | None) -> None:
+        """Return if it may be started now. Raises SpawnError, and then nobody has the connection any more."""
+        try:
+            await self._allow(life.instance.spec)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
 
     async def _watch_end(self, life: Life, scope: trio.CancelScope) -> None:
         await life.instance.wait_end()

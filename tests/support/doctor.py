@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from utter_protocol.models import content_path, link_path, link_target, models_directory, part_path
+from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.examine import examine
 from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healthy, plugin, up
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.model import Report
 from utter_runner.operate.doctor.outside import Process, Ran, Seen
+from utter_runner.operate.places import Places
 from utter_runner.operate.units import SERVICE, service_unit
 
 CONFIG = '[[plugin]]\nid = "hello"\nentrypoint = ["/bin/true"]\n'
@@ -159,6 +161,19 @@ def write_lockfile(text: str) -> Spoil:
         path = bed.home / ".local" / "state" / "utter" / "install.lock"
         path.parent.mkdir(parents=True)
         path.write_text(text)
+
+    return put
+
+
+def recorded(name: str, source: str = "") -> Spoil:
+    """A record of a plugin that is not as it was."""
+
+    def put(bed: Bed) -> None:
+        path = Places.of(bed.environ).lockfile
+        path.parent.mkdir(parents=True)
+        digest = f"sha256:{hashlib.sha256(b'before').hexdigest()}"
+        entry = lockfile.Entry(version="1.0.0", protocol="1.0", abi=1, digest=digest, permissions=[], source=source)
+        lockfile.write(path, {name: entry})
 
     return put
 

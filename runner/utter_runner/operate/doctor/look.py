@@ -10,12 +10,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from utter_runner.config import Config, ConfigError, default_config_path, load_config
 from utter_runner.machine.pipewire import NodesUnknown, parse_nodes
+from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.outside import PATIENCE_S, Process, Ran
 from utter_runner.operate.doctor.registry import Once
+from utter_runner.operate.drift import compare, unreadable
 from utter_runner.operate.errors import OperateError
+from utter_runner.operate.found import survey
+from utter_runner.operate.places import Places
 from utter_runner.operate.service import ServiceState, service_state
 from utter_runner.operate.systemctl import Answer, properties
 from utter_runner.operate.units import SERVICE
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 
     from utter_runner.machine.pipewire import Nodes
     from utter_runner.operate.doctor.outside import Outside
+    from utter_runner.operate.lockfile import Entry
 
 _TRIAL_S = 8.0
 
@@ -83,6 +90,8 @@ class Look:
         self.service = Once(self._look_at_service)
         self.manager_environ = Once(self._show_environ)
         self.pipewire = Once(self._dump)
+        self.record = Once(self._read_record)
+        self.drift = Once(self._compare)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -184,6 +193,20 @@ class Look:
         """What the user manager gives to what it starts; None where there is none."""
         ran = self._ask_systemd(["systemctl", "--user", "show-environment"])
         return properties(ran.out) if ran else None
+
+    def _read_record(self) -> dict[str, Entry]:
+        """What is recorded of plugins, by id. Raises OperateError if it cannot be read."""
+        return lockfile.read(Places.of(self.outside.environ).lockfile)
+
+    def _compare(self) -> list[dict[str, Any]]:
+        """What lies on disk and is not what is recorded, as `runner.status` has it; as it, raises nothing."""
+        environ = self.outside.environ
+        try:
+            record = self.record()
+            found = compare(record, survey(self.config, environ, Places.of(environ), record))
+        except OperateError as error:
+            found = [unreadable(str(error))]
+        return [msgspec.to_builtins(one) for one in found]
 
     def _dump(self) -> tuple[Nodes | None, str, str]:
         """What PipeWire has, why it cannot be asked, and what it printed."""

@@ -47,7 +47,8 @@ def unit(look: Look) -> Iterator[Finding]:
         )
     else:
         found = [*_of_unit(look, state), *_of_life(look, state)]
-        yield from found or [ok(f"{SERVICE} is {state.enabled or '?'} and {state.active or '?'}.")]
+        again = f"; systemd has started it anew {state.restarts} times" if state.restarts else ""
+        yield from found or [ok(f"{SERVICE} is {state.enabled or '?'} and {state.active or '?'}{again}.")]
 
 
 def _of_unit(look: Look, state: ServiceState) -> Iterator[Finding]:
@@ -96,12 +97,6 @@ def _of_life(look: Look, state: ServiceState) -> Iterator[Finding]:
             f"{SERVICE} has failed ({state.result or '?'}, exit code {state.exit_code}).",
             "systemd does not start it again by itself.",
             mend,
-        )
-    elif state.restarts:
-        yield warning(
-            f"systemd has started the runner anew {state.restarts} times.",
-            "It ended or hung by itself, and what it was doing was lost.",
-            "journalctl --user -u utter-runner -n 100",
         )
     if look.contact().state != "up":
         return

@@ -232,20 +232,14 @@ def plugin(name: str, **told: Any) -> dict[str, Any]:
 
 def hotkeys(**told: Any) -> dict[str, Any]:
     """What `runner.status` says of the key where a keyboard is watched, with what is told otherwise."""
+    unused = {"state": "standby", "available": False, "version": None, "bound": False, "triggers": {}, "detail": ""}
     return {
         "available": True,
         "devices": ["AT Keyboard"],
         "detail": "",
         "path": "evdev",
         "evdev": {"available": True, "detail": ""},
-        "portal": {
-            "state": "standby",
-            "available": False,
-            "version": None,
-            "bound": False,
-            "triggers": {},
-            "detail": "",
-        },
+        "portal": unused,
         "seen": {"evdev": 4.2, "portal": None, "ptt": None},
         **told,
     }

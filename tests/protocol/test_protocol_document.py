@@ -485,7 +485,7 @@ def test_fixed_bounds_have_the_values_of_the_code() -> None:
         "requests in flight, per peer and direction": [Limits().max_in_flight],
         "bytes that wait for a peer": [Limits().max_queued_bytes],
         "deadline of a request, at most, in ms": [TIMEOUT_CAP * 1000],
-        "handshake, in ms": [timing.handshake * 1000],
+        "handshake, and each answer before admission, in ms": [timing.handshake * 1000],
         "pause between two `plugin.health`, in ms": [timing.health_interval * 1000],
         "time to answer `plugin.health`, in ms": [timing.health_timeout * 1000],
         "files, directories and links of a package (`max_package_files`)": [PackageLimits().max_package_files],

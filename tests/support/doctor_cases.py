@@ -1061,6 +1061,24 @@ FINE: list[tuple[str, Spoil, str, str]] = [
     ("a sandbox", config(ENFORCE), "software.sandbox", "bubblewrap, Landlock 4"),
     ("a model by its size", model(place="sha256", content=b"ALL OF THE MODEL"), "models.files", "1; .*sizes are right"),
     ("a model by its digest", model(place="sha256", thorough=True), "models.files", "1; .*digests are right"),
+    (
+        "drift, which is told elsewhere",
+        contact(
+            up(
+                plugin("hello"),
+                drift=[{"plugin": "hello", "field": "digest", "detail": "hello has changed."}],
+                warnings=["hello has changed. `utter plugins lock hello` agrees to it."],
+            )
+        ),
+        "runner.warnings",
+        "warns of nothing",
+    ),
+    (
+        "a record of nothing",
+        contact(up(plugin("hello"), drift=[{"plugin": "hello", "field": "unrecorded", "detail": "It is not."}])),
+        "records.lockfile",
+        "on record: 0; none has changed",
+    ),
     ("a record of nothing, without the runner", down, "records.lockfile", "on record: 0; none has changed"),
     ("no audit wanted", config(CONFIG + '[log]\naudit = "off"\n'), "records.audit", "off"),
     (

@@ -6,12 +6,13 @@ import hashlib
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from utter_protocol.models import content_path, link_path, link_target, models_directory, part_path
 from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.examine import examine
-from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healthy, plugin, up
+from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healthy, hotkeys, plugin, up
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.model import Report
 from utter_runner.operate.doctor.outside import Process, Ran, Seen
@@ -184,11 +185,24 @@ def audit_closed(bed: Bed) -> None:
     bed.outside.unwritable.add(str(bed.home))
 
 
+def unheard(detail: str, **told: Any) -> dict[str, Any]:
+    """What a runner says that watches no keyboard."""
+    none = {"available": False, "devices": [], "path": "none", "seen": {}, "detail": detail}
+    return hotkeys(**{**none, "evdev": {"available": False, "detail": detail}, **told})
+
+
+def shortcuts(state: str, detail: str, **triggers: str) -> dict[str, Any]:
+    """What a runner says of the desktop's shortcuts."""
+    bound = state == "bound"
+    told = {"state": state, "available": True, "version": 1, "bound": bound, "triggers": triggers, "detail": detail}
+    if not bound:
+        return unheard(detail, portal=told)
+    return unheard(detail, portal=told, available=True, path="portal", seen={"evdev": None, "portal": 7300, "ptt": 65})
+
+
 def groups_of_runner(*, manager: bool) -> Spoil:
     def put(bed: Bed) -> None:
-        bed.outside.contact = up(
-            plugin("hello"), hotkeys={"available": False, "devices": [], "detail": "None may be read."}
-        )
+        bed.outside.contact = up(plugin("hello"), hotkeys=unheard("None may be read."))
         bed.outside.running = [
             one._replace(groups=frozenset({UID})) if one.pid == RUNNER_PID or (manager and one.pid == 800) else one
             for one in bed.outside.running

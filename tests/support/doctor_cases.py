@@ -25,16 +25,25 @@ from support.doctor import (
     programs,
     recorded,
     second_runner,
+    shortcuts,
     trial,
+    unheard,
     write_lockfile,
 )
 from utter_runner.operate.doctor.contact import Contact, Heard
-from utter_runner.operate.doctor.fake import RUNNER_PID, UID, keyboard, pipewire, plugin, up
+from utter_runner.operate.doctor.fake import RUNNER_PID, UID, hotkeys, keyboard, pipewire, plugin, up
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.outside import Process, Ran, Seen, Space
 
 OPEN_FILE = "The token file /t is open to other users. Run: chmod 600 /t"
-NO_KEYS = {"hotkeys": {"available": False, "devices": [], "detail": "It watches none."}}
+NO_KEYS = {"hotkeys": unheard("It watches none.")}
+DISMISSED = shortcuts("dismissed", "It was dismissed: run `utter hotkeys bind` to be asked again, or bind a key.")
+CLOSED_KEYBOARD = both(
+    lambda bed: bed.outside.unreadable.add("/dev/input/event3"),
+    attribute("session_groups", frozenset({UID})),
+    attribute("login_groups", frozenset({UID})),
+)
+NO_PORTAL = gone("dbus-send")
 ENFORCE = CONFIG + "[security]\nenforce = true\n"
 LEFT = Seen(stat.S_IFSOCK | 0o600, UID, UID)
 DIRECTORY = stat.S_IFDIR
@@ -210,24 +219,24 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "^utter status$",
     ),
     # --- keys
-    ("no evdev", both(down, attribute("modules", {"evdev"})), "keys.path", "broken", "^pip install evdev$"),
+    ("no evdev", both(down, NO_PORTAL, attribute("modules", {"evdev"})), "keys.path", "broken", "^pip install evdev$"),
     (
         "a key that is none",
-        both(down, config(CONFIG + '[hotkeys]\npush_to_talk = "NOKEY"\n')),
+        both(down, NO_PORTAL, config(CONFIG + '[hotkeys]\npush_to_talk = "NOKEY"\n')),
         "keys.path",
         "broken",
         r"Edit .*\[hotkeys\] push_to_talk",
     ),
     (
         "no input devices",
-        both(down, lambda bed: bed.outside.nodes.pop("/dev/input/event3")),
+        both(down, NO_PORTAL, lambda bed: bed.outside.nodes.pop("/dev/input/event3")),
         "keys.path",
         "broken",
         "utter ptt press",
     ),
     (
         "a keyboard without the key",
-        both(down, lambda bed: keyboard(bed.outside, "event3", "AT", 1 << 30)),
+        both(down, NO_PORTAL, lambda bed: keyboard(bed.outside, "event3", "AT", 1 << 30)),
         "keys.path",
         "broken",
         r"\[hotkeys\] push_to_talk",
@@ -236,6 +245,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "not in the group",
         both(
             down,
+            NO_PORTAL,
             lambda bed: bed.outside.unreadable.add("/dev/input/event3"),
             attribute("session_groups", frozenset({UID})),
             attribute("login_groups", frozenset({UID})),
@@ -248,6 +258,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "in the group, and not in this session",
         both(
             down,
+            NO_PORTAL,
             lambda bed: bed.outside.unreadable.add("/dev/input/event3"),
             attribute("session_groups", frozenset({UID})),
         ),
@@ -257,7 +268,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
     ),
     (
         "in the group, and yet closed",
-        both(down, lambda bed: bed.outside.unreadable.add("/dev/input/event3")),
+        both(down, NO_PORTAL, lambda bed: bed.outside.unreadable.add("/dev/input/event3")),
         "keys.path",
         "broken",
         "^getfacl /dev/input/event3$",
@@ -266,6 +277,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "a node that says no group",
         both(
             down,
+            NO_PORTAL,
             lambda bed: bed.outside.unreadable.add("/dev/input/event3"),
             node("/dev/input/event3", Seen(stat.S_IFCHR | 0o600, 0, 0)),
         ),
@@ -293,6 +305,48 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "keys.path",
         "broken",
         "^systemctl --user restart utter-runner$",
+    ),
+    (
+        "a dialog that was dismissed",
+        contact(up(plugin("hello"), hotkeys=DISMISSED)),
+        "keys.path",
+        "broken",
+        "^utter hotkeys bind$",
+    ),
+    (
+        "the same, and a key of the compositor's",
+        contact(up(plugin("hello"), hotkeys={**DISMISSED, "seen": {"ptt": 3}})),
+        "keys.path",
+        "warning",
+        "^utter hotkeys bind$",
+    ),
+    (
+        "a key of the compositor's, and no keyboard",
+        both(CLOSED_KEYBOARD, contact(up(plugin("hello"), hotkeys=unheard("None.", seen={"ptt": 3})))),
+        "keys.path",
+        "warning",
+        "^sudo usermod -aG input ada$",
+    ),
+    (
+        "shortcuts without a key",
+        contact(up(plugin("hello"), hotkeys=shortcuts("bound", "No key: choose one, or run `utter hotkeys bind`."))),
+        "keys.path",
+        "warning",
+        "^utter hotkeys bind$",
+    ),
+    (
+        "no keyboard and a portal, without the runner",
+        both(down, CLOSED_KEYBOARD),
+        "keys.path",
+        "warning",
+        "^sudo usermod -aG input ada$",
+    ),
+    (
+        "no keyboard and a portal that is not to be asked, without the runner",
+        both(down, CLOSED_KEYBOARD, config(CONFIG + '[hotkeys]\nportal = "off"\n')),
+        "keys.path",
+        "broken",
+        "^sudo usermod -aG input ada$",
     ),
     # --- sound
     (
@@ -942,6 +996,30 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
 
 FINE: list[tuple[str, Spoil, str, str]] = [
     ("hotkeys are off", config(CONFIG + "[hotkeys]\nenabled = false\n"), "keys.path", "utter ptt press"),
+    (
+        "the keyboard",
+        lambda _bed: None,
+        "keys.path",
+        r"evdev.*: AT Keyboard\. Last pressed: the keyboard \(evdev\) 4 s ago",
+    ),
+    (
+        "the portal",
+        contact(up(plugin("hello"), hotkeys=shortcuts("bound", "", push_to_talk="F9"))),
+        "keys.path",
+        r"portal\. Last pressed: `utter ptt` 1 min ago, the desktop's portal 2 h ago",
+    ),
+    (
+        "nothing was pressed",
+        contact(up(plugin("hello"), hotkeys=hotkeys(seen={}))),
+        "keys.path",
+        "Nothing was pressed",
+    ),
+    (
+        "shortcuts of the portal",
+        contact(up(plugin("hello"), hotkeys=shortcuts("bound", "", push_to_talk="F9"))),
+        "keys.portal",
+        r"push_to_talk \(F9\)",
+    ),
     ("the key without the runner", down, "keys.path", r"evdev.*AT Keyboard"),
     (
         "a device that sysfs does not know",
@@ -983,6 +1061,24 @@ FINE: list[tuple[str, Spoil, str, str]] = [
     ("a sandbox", config(ENFORCE), "software.sandbox", "bubblewrap, Landlock 4"),
     ("a model by its size", model(place="sha256", content=b"ALL OF THE MODEL"), "models.files", "1; .*sizes are right"),
     ("a model by its digest", model(place="sha256", thorough=True), "models.files", "1; .*digests are right"),
+    (
+        "drift, which is told elsewhere",
+        contact(
+            up(
+                plugin("hello"),
+                drift=[{"plugin": "hello", "field": "digest", "detail": "hello has changed."}],
+                warnings=["hello has changed. `utter plugins lock hello` agrees to it."],
+            )
+        ),
+        "runner.warnings",
+        "warns of nothing",
+    ),
+    (
+        "a record of nothing",
+        contact(up(plugin("hello"), drift=[{"plugin": "hello", "field": "unrecorded", "detail": "It is not."}])),
+        "records.lockfile",
+        "on record: 0; none has changed",
+    ),
     ("a record of nothing, without the runner", down, "records.lockfile", "on record: 0; none has changed"),
     ("no audit wanted", config(CONFIG + '[log]\naudit = "off"\n'), "records.audit", "off"),
     (

@@ -19,6 +19,7 @@ import pytest
 from support.doctor import CONFIG, Bed, Spoil, model
 from support.doctor_cases import CASES, FINE
 from utter_protocol.capabilities import Deprecation, Entry, Registry
+from utter_runner.cli.tree import command_tree
 from utter_runner.operate.doctor import examine as examination
 from utter_runner.operate.doctor import keys, plugins
 from utter_runner.operate.doctor.fake import (
@@ -231,3 +232,26 @@ def test_a_model_that_cannot_be_read_is_told_of(bed: Bed, monkeypatch: pytest.Mo
     model(place="sha256", thorough=True)(bed)
     (finding,) = found(bed.examine(), "models.files")
     assert (finding.status, finding.what) == ("broken", "/the/file cannot be read: Permission denied.")
+
+
+def test_every_command_that_is_named_is_one() -> None:
+    """Whatever a check may say, `utter` has the commands that it names."""
+    named: set[tuple[str, ...]] = set()
+    for source in PACKAGE.glob("*.py"):
+        tree = ast.parse(source.read_text())
+        prose = {
+            id(one.body[0].value)
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(one.body[0], ast.Expr)
+        }
+        for one in ast.walk(tree):
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in prose:
+                named |= {tuple(words.split()) for words in re.findall(r"(?:^|[ `(])utter ([a-z][a-z ]*)", one.value)}
+    assert {("config", "init"), ("service", "install"), ("models", "pull"), ("reload",)} <= named
+    for words in named:
+        command = command_tree()
+        for word in words:
+            if command.commands:
+                assert word in command.commands, f"there is no command utter {' '.join(words)}"
+                command = command.commands[word]
+        assert not command.commands or words[-1] == "plugins", f"utter {' '.join(words)} does nothing by itself"

@@ -230,6 +230,21 @@ def plugin(name: str, **told: Any) -> dict[str, Any]:
     }
 
 
+def hotkeys(**told: Any) -> dict[str, Any]:
+    """What `runner.status` says of the key where a keyboard is watched, with what is told otherwise."""
+    unused = {"state": "standby", "available": False, "version": None, "bound": False, "triggers": {}, "detail": ""}
+    return {
+        "available": True,
+        "devices": ["AT Keyboard"],
+        "detail": "",
+        "path": "evdev",
+        "evdev": {"available": True, "detail": ""},
+        "portal": unused,
+        "seen": {"evdev": 4.2, "portal": None, "ptt": None},
+        **told,
+    }
+
+
 def up(*plugins: dict[str, Any], validations: dict[str, dict[str, Any]] | None = None, **told: Any) -> Contact:
     """A runner that answers; `told` goes into its status."""
     status = {
@@ -239,7 +254,7 @@ def up(*plugins: dict[str, Any], validations: dict[str, dict[str, Any]] | None =
         "pid": RUNNER_PID,
         "state": "ready",
         "plugins": [*plugins],
-        "hotkeys": {"available": True, "devices": ["AT Keyboard"], "detail": ""},
+        "hotkeys": hotkeys(),
         "audio": {"capture": "always", "open": True, "device": "mic", "faults": 0, "detail": ""},
         "content_logging": False,
         "audit": {"mode": "on", "path": "/home/ada/.local/state/utter/audit.jsonl", "detail": "", "lost": 0},

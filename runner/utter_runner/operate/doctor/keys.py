@@ -6,20 +6,24 @@ the node's group, this session's groups, the account's, and those of the process
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from utter_runner.machine.keys import Bindings, HotkeyError
 from utter_runner.machine.nodes import BY_HAND, USUAL_GROUP, group_may_read, join_group
-from utter_runner.operate.doctor.model import Finding, broken, ok
+from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
+from utter_runner.operate.doctor.words import remedy_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from utter_runner.operate.doctor.look import Look
 
 DIRECTORY = "/dev/input"
 _WORD_BITS = 64
+_CONFIGURED = "[hotkeys] "
+_BIND = "utter hotkeys bind"
+_NAMES = {"evdev": "the keyboard (evdev)", "portal": "the desktop's portal", "ptt": "`utter ptt`"}
 _WHY = "The key is not heard, and nobody listens when you hold it."
 _PORTAL = [
     "dbus-send",
@@ -43,18 +47,64 @@ class Keyboard(NamedTuple):
 
 @check("keys.path")
 def path(look: Look) -> Iterator[Finding]:
-    """Which way delivers the key."""
-    hotkeys = look.status.get("hotkeys") or {}
+    """Which way delivers the key, and when it last did."""
+    hotkeys: dict[str, Any] = look.status.get("hotkeys") or {}
     if not look.config.hotkeys.enabled:
         yield ok(f"Hotkeys are off; to listen, {BY_HAND}.")
     elif hotkeys.get("available"):
-        devices = ", ".join(map(str, hotkeys.get("devices", ())))
-        way = hotkeys.get("path", "evdev")
-        yield ok(f"The key is heard through {way}" + (f": {devices}." if devices else "."))
+        yield _heard(hotkeys)
     else:
-        # What the runner says of itself is told if nothing better was found out.
-        said = str(hotkeys.get("detail") or "")
-        yield from _keyboards(look, said)
+        yield from _unheard(look, hotkeys)
+
+
+def _heard(hotkeys: Mapping[str, Any]) -> Finding:
+    """The runner has a way."""
+    way = str(hotkeys.get("path", "evdev"))
+    devices = ", ".join(map(str, hotkeys.get("devices", ()))) if way == "evdev" else ""
+    what = f"The key is heard through {_NAMES.get(way, way)}{f': {devices}' if devices else ''}. {_last(hotkeys)}"
+    detail = str(hotkeys.get("detail") or "")
+    if not detail:
+        return ok(what)
+    return warning(
+        f"{what} {detail}",
+        "Not every key that you want is heard, or not as you want.",
+        _BIND if _BIND in detail else remedy_in(detail) or "utter status",
+    )
+
+
+def _last(hotkeys: Mapping[str, Any]) -> str:
+    """When each way has delivered something last."""
+    seen = [(age, way) for way, age in (hotkeys.get("seen") or {}).items() if age is not None]
+    if not seen:
+        return "Nothing was pressed since the runner has started."
+    return f"Last pressed: {', '.join(f'{_NAMES.get(way, way)} {_ago(age)}' for age, way in sorted(seen))}."
+
+
+def _ago(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit:.0f} {name} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _unheard(look: Look, hotkeys: Mapping[str, Any]) -> Iterator[Finding]:
+    """No keyboard is watched and no shortcut is bound; or there is no runner, and what it would have is found out."""
+    shortcuts = str((hotkeys.get("portal") or {}).get("detail") or "")
+    # What the runner says of itself is told if nothing better was found out.
+    said = str((hotkeys.get("evdev") or {}).get("detail") or hotkeys.get("detail") or "")
+    instead, why = "", _WHY
+    if (hotkeys.get("seen") or {}).get("ptt") is not None:
+        instead, why = _last(hotkeys), "Only what `utter ptt` is called by is heard, and no key besides."
+    elif not hotkeys and look.config.hotkeys.portal != "off" and portal_version(look):
+        instead = "The desktop has the portal GlobalShortcuts, which a runner asks in that case."
+        why = "A key is heard only as far as the desktop gives it, and once you have agreed in its dialog."
+    if _BIND in shortcuts:
+        yield broken(shortcuts, _WHY, _BIND) if not instead else warning(shortcuts, why, _BIND)
+    for finding in _keyboards(look, said):
+        if finding.status == "broken" and instead and not finding.what.startswith(_CONFIGURED):
+            yield warning(f"{finding.what} {instead}", why, finding.mend)
+        else:
+            yield finding
 
 
 def _keyboards(look: Look, said: str) -> Iterator[Finding]:
@@ -65,7 +115,7 @@ def _keyboards(look: Look, said: str) -> Iterator[Finding]:
         hotkeys = look.config.hotkeys
         bindings = Bindings.parse(push_to_talk=hotkeys.push_to_talk, toggle=hotkeys.toggle, cancel=hotkeys.cancel)
     except HotkeyError as error:
-        yield broken(f"[hotkeys] {error}", _WHY, look.edit(f"[hotkeys] {error.binding}"))
+        yield broken(f"{_CONFIGURED}{error}", _WHY, look.edit(f"{_CONFIGURED}{error.binding}"))
         return
     wanted = [chord.keys for name, chord in bindings if name != "cancel"]
     try:
@@ -164,10 +214,14 @@ def _runner_may_not(look: Look, keyboard: Keyboard, said: str) -> Finding:
 
 @check("keys.portal")
 def portal(look: Look) -> Iterator[Finding]:
-    """Whether the desktop offers the GlobalShortcuts portal."""
+    """Whether the desktop offers the GlobalShortcuts portal, and what it has bound."""
     if not look.config.hotkeys.enabled:
         return
-    if version := portal_version(look):
+    told = (look.status.get("hotkeys") or {}).get("portal") or {}
+    if told.get("bound"):
+        keys = [f"{name} ({words or 'no key'})" for name, words in (told.get("triggers") or {}).items()]
+        yield ok(f"The desktop's portal has bound the shortcuts{': ' if keys else ''}{', '.join(keys)}.")
+    elif version := portal_version(look):
         yield ok(f"The desktop has the portal GlobalShortcuts (version {version}).")
     else:
         yield ok("The desktop has no portal GlobalShortcuts; the key comes from the keyboards or the compositor.")

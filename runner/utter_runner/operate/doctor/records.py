@@ -6,6 +6,7 @@ Rules here: records are read by the functions that everybody uses; an unreadable
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from utter_protocol.state import state_directory
@@ -24,9 +25,16 @@ def drift_of(look: Look) -> list[dict[str, Any]]:
     """What no longer agrees with the lockfile: `{plugin, field, recorded, found, detail}` each.
 
     The runner knows, besides, what its plugins say; without it, what lies on disk is held against the record.
+    Nobody who never recorded anything is told that nothing is.
     """
     told = look.status.get("drift")
-    return [*look.drift()] if told is None else [dict(one) for one in told]
+    drift = [*look.drift()] if told is None else [dict(one) for one in told]
+    if look.config.runner.locked:
+        return drift
+    with suppress(OperateError):
+        if not look.record():
+            return [one for one in drift if one.get("field") != "unrecorded"]
+    return drift
 
 
 @check("records.lockfile")
@@ -56,8 +64,7 @@ def locked(look: Look) -> Iterator[Finding]:
             why,
             f"utter plugins {'update' if anew else 'lock'} {name}",
         )
-    # Nobody who never recorded anything is told that nothing is.
-    unrecorded = [str(one.get("plugin")) for one in drift if one.get("field") == "unrecorded" and (entries or strict)]
+    unrecorded = [str(one.get("plugin")) for one in drift if one.get("field") == "unrecorded"]
     if unrecorded:
         yield grave(
             f"Configured and not recorded: {', '.join(unrecorded)}.",

@@ -174,7 +174,13 @@ def single(look: Look) -> Iterator[Finding]:
 @check("runner.warnings")
 def warnings(look: Look) -> Iterator[Finding]:
     """What the runner itself warns of."""
-    said = [str(text) for text in look.status.get("warnings", ()) if not PLUGIN_PROBLEM.match(str(text))]
+    # Of drift `records.lockfile` tells, with what mends it.
+    drifted = ["configured and not recorded", *(str(one.get("detail") or "\0") for one in look.status.get("drift", ()))]
+    said = [
+        text
+        for text in map(str, look.status.get("warnings", ()))
+        if not PLUGIN_PROBLEM.match(text) and not any(detail in text for detail in drifted)
+    ]
     for text in said:
         yield warning(text, "The runner says so in its status.", remedy_in(text) or place_of(text) or "utter status")
     if look.status and not said:

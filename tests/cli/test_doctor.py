@@ -1,0 +1,101 @@
+"""What people read of `utter doctor`: problems first, in any width, and nothing but text in a pipe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.terminal import UTTER, Terminal
+from utter_runner.cli.doctor import lines
+from utter_runner.operate.doctor.model import Finding, Identity, Report, broken, ok, warning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEND = "systemctl --user reset-failed utter-runner && systemctl --user start utter-runner"
+
+
+def report(*findings: Finding) -> Report:
+    return Report(
+        ok=False,
+        exit=2,
+        utter="1",
+        state="down",
+        socket="/s",
+        runner=Identity(),
+        plugins=[],
+        drift=[],
+        findings=[*findings],
+    )
+
+
+FOUND = report(
+    broken(f"It has failed, and {'so it is said at length ' * 8}.", "Nothing is heard.", MEND),
+    warning("A plugin says \x1b[31mred\x07.", "It is odd.", "utter logs hello"),
+    ok("The rest is fine."),
+)
+
+
+@pytest.mark.parametrize("columns", [30, 80, 200])
+def test_words_fit_and_what_is_copied_is_whole(columns: int) -> None:
+    shown = [*lines(FOUND, columns)]
+    assert f"  -> {MEND}" in shown
+    assert all(len(line) <= columns for line in shown if not line.startswith("  -> "))
+    assert shown[0].startswith("BROKEN")
+    assert next(line for line in shown if line.startswith("WARNING")) in shown[3:]
+    assert "Broken: 1; warnings: 1; in order: 1." in " ".join(" ".join(shown).split())
+
+
+def test_what_comes_from_elsewhere_cannot_steer_a_terminal() -> None:
+    shown = "\n".join(lines(FOUND, 80))
+    assert "red" in shown
+    assert not {"\x1b", "\x07"} & {*shown}
+
+
+def test_what_is_in_order_is_shown_if_that_is_wanted() -> None:
+    assert "The rest is fine." not in "\n".join(lines(FOUND, 80))
+    assert "The rest is fine." in "\n".join(lines(FOUND, 80, everything=True))
+
+
+def test_all_is_well_in_one_line() -> None:
+    assert [*lines(report(ok("Fine.")), 80)] == ["All is well (1 findings). The runner is down."]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """A home without anything, and no runner."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+    return {**kept, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+
+
+def test_in_a_pipe_it_is_text_with_problems_first(env: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*UTTER, "doctor", "--no-microphone", "--all"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "\x1b" not in done.stdout
+    shown = done.stdout.splitlines()
+    kinds = [line.split()[0] for line in shown if line.startswith(("BROKEN ", "WARNING ", "ok "))]
+    assert kinds == sorted(kinds, key=["BROKEN", "WARNING", "ok"].index)
+    assert {*kinds} == {"BROKEN", "WARNING", "ok"}
+    assert "  -> utter config init" in shown
+    assert shown[-1].startswith("The runner is down. Broken: ")
+
+
+def test_on_a_narrow_terminal_it_is_wrapped(env: dict[str, str]) -> None:
+    with Terminal([*UTTER, "doctor", "--no-microphone"], {**env, "COLUMNS": "40"}) as terminal:
+        assert terminal.finish()[0] == 2
+    said = terminal.shown.splitlines()
+    assert said[0].startswith("BROKEN ")
+    assert "Broken: " in " ".join(said[-3:])
+    # A long word is not broken, for it may be a path.
+    assert [line for line in said if len(line) > 40 and not line.startswith("  -> ") and len(line.split()) > 1] == []

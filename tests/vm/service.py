@@ -36,7 +36,7 @@ _LOOK = """
 import socket, sys
 body = b'{"jsonrpc":"2.0","id":1,"method":"runner.status","params":{}}'
 with socket.socket(socket.AF_UNIX) as runner, runner.makefile("rb") as answers:
-    runner.settimeout(60)
+    runner.settimeout(100)
     runner.connect(sys.argv[1])
     runner.sendall(b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
     size = int(answers.readline().split()[1])

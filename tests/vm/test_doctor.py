@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vm.bed.guest import Guest, Job
+from vm.bed.guest import Guest, GuestError, Job
 from vm.service import PIECES, SOCKET, UNIT, Service
 
 PLUGINS = {"ear", "commands", "desktop"}
@@ -24,6 +24,8 @@ WHISPER = '[[plugin]]\nid = "whisper"\npass_env = ["XDG_DATA_HOME"]\n[plugin.set
 ROOM = ("speaker-test", "-t", "pink", "-D", "hw:Loopback,1,0", "-c", "2", "-r", "48000", "-F", "S16_LE", "-l", "0")
 _CARD = "/sys/bus/platform/drivers/snd_aloop"
 UNWATCHED = f".config/systemd/user/{UNIT}.d/unwatched.conf"
+# The longest that a mend takes to be seen.
+LIMIT = 90.0
 # What is so of this guest and wanted there.
 EXPECTED = {
     # The guest's user has no login to end.
@@ -85,13 +87,18 @@ def settled(service: Service) -> dict[str, Any]:
         heard = status["audio"]["open"] and not status["audio"]["detail"]
         return status["state"] == "ready" and ready == PLUGINS and heard
 
-    def fine() -> dict[str, Any] | None:
-        report = doctor(service)
-        return report if set(problems(report)) <= EXPECTED else None
+    reports: list[dict[str, Any]] = []
+
+    def fine() -> bool:
+        reports.append(doctor(service))
+        return set(problems(reports[-1])) <= EXPECTED
 
     service.until("the plugins are ready and the microphone is open", well)
-    found: dict[str, Any] = service.guest.until("the doctor finds nothing else", fine)
-    return found
+    try:
+        service.guest.until("the doctor finds nothing else", fine, LIMIT)
+    except GuestError as error:
+        raise GuestError(f"{error}; it finds {problems(reports[-1])}") from None
+    return reports[-1]
 
 
 def test_a_machine_that_is_in_order(machine: Service) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.daemon import HOSTILE, Daemon, environment
+from support.daemon import HOSTILE, Daemon, External, environment
 from support.terminal import UTTER
 from utter_protocol.errors import RpcError
 
@@ -391,3 +391,9 @@ def test_one_that_somebody_else_starts_is_held_to_what_it_says(bed: Bed) -> None
             assert "lamp" in detail
             other.kill()
         assert ("lamp", "permissions") in looked(daemon)[0]
+
+
+def test_one_that_somebody_else_starts_is_turned_away_when_it_is_not_recorded(bed: Bed) -> None:
+    config = '[runner]\nlocked = true\n[[plugin]]\nid = "lamp"\ntransport = "connect"\nspawn = false\n'
+    with Daemon(bed.directory, config, env=bed.env) as daemon, External("lamp", env=bed.env):
+        assert "lamp is configured and not recorded" in daemon.wait_plugin("lamp", "failed")["detail"]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from utter_protocol.models import content_path, link_path, link_target, models_directory, part_path
+from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.examine import examine
 from utter_runner.operate.doctor.fake import RUNNER_PID, UID, FakeOutside, healthy, plugin, up
 from utter_runner.operate.doctor.look import Options
 from utter_runner.operate.doctor.model import Report
 from utter_runner.operate.doctor.outside import Process, Ran, Seen
+from utter_runner.operate.places import Places
+from utter_runner.operate.units import SERVICE, service_unit
 
 CONFIG = '[[plugin]]\nid = "hello"\nentrypoint = ["/bin/true"]\n'
+WHOLE = b"all of the model"
+TRIAL = "python3 -m utter_runner"
 ABSENT = "there is no configuration"
 DOWN = Contact(state="down", reason="No such file or directory")
-PYTHON = Path(sys.executable).name
 
 
 class Bed:
@@ -29,11 +34,17 @@ class Bed:
         self.runtime = root / "run"
         self.path = self.home / ".config" / "utter" / "runner.toml"
         self.path.parent.mkdir(parents=True)
+        program = self.home / ".local" / "bin" / "utter-runner"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+        self.unit_path = self.home / ".config" / "systemd" / "user" / SERVICE
+        self.unit_path.parent.mkdir(parents=True)
+        self.unit_path.write_text(service_unit(program))
         self.environ = {"HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.runtime), "PATH": "/usr/bin"}
         self.outside: FakeOutside = healthy(self.environ)
         self.config = CONFIG
         self.options = Options()
-        self.outside.programs[f"{PYTHON} -m utter_runner"] = Ran(0, "plugins that can be run: 1; problems: 0\n")
+        self.outside.programs[TRIAL] = Ran(0, "plugins that can be run: 1; problems: 0\n")
 
     @property
     def socket(self) -> str:
@@ -47,13 +58,15 @@ class Bed:
 
     def unit(self, **properties: str) -> None:
         """Change what systemd says of the unit."""
-        known = self.outside.programs["systemctl --user show"]
+        key = f"systemctl --user show {SERVICE}"
+        known = self.outside.programs[key]
         assert isinstance(known, Ran)
         pairs = dict(line.split("=", 1) for line in known.out.splitlines()) | properties
-        self.outside.programs["systemctl --user show"] = Ran(0, "\n".join(map("=".join, pairs.items())))
+        self.outside.programs[key] = Ran(0, "\n".join(map("=".join, pairs.items())))
 
     def no_systemd(self) -> None:
-        """There is no user manager."""
+        """There is no user manager, and no unit for one."""
+        self.unit_path.unlink()
         for name in [one for one in self.outside.programs if one.startswith("systemctl")]:
             self.outside.programs[name] = Ran(1, "", "Failed to connect to bus: No such file or directory")
 
@@ -130,7 +143,7 @@ def lock(bed: Bed) -> None:
 def trial(*said: str) -> Spoil:
     def put(bed: Bed) -> None:
         bed.down()
-        bed.outside.programs[f"{PYTHON} -m utter_runner"] = Ran(1, "", "\n".join(said))
+        bed.outside.programs[TRIAL] = Ran(1, "", "\n".join(said))
 
     return put
 
@@ -152,6 +165,19 @@ def write_lockfile(text: str) -> Spoil:
     return put
 
 
+def recorded(name: str, source: str = "") -> Spoil:
+    """A record of a plugin that is not as it was."""
+
+    def put(bed: Bed) -> None:
+        path = Places.of(bed.environ).lockfile
+        path.parent.mkdir(parents=True)
+        digest = f"sha256:{hashlib.sha256(b'before').hexdigest()}"
+        entry = lockfile.Entry(version="1.0.0", protocol="1.0", abi=1, digest=digest, permissions=[], source=source)
+        lockfile.write(path, {name: entry})
+
+    return put
+
+
 def audit_closed(bed: Bed) -> None:
     bed.down()
     bed.outside.nodes[str(bed.home)] = Seen(stat.S_IFDIR | 0o500, UID, UID)
@@ -167,5 +193,28 @@ def groups_of_runner(*, manager: bool) -> Spoil:
             one._replace(groups=frozenset({UID})) if one.pid == RUNNER_PID or (manager and one.pid == 800) else one
             for one in bed.outside.running
         ]
+
+    return put
+
+
+def model(*, place: str = "", content: bytes = WHOLE, name: bool = True, thorough: bool = False) -> Spoil:
+    """Have the plugin hello need a model, and so much of it be there; `place` is `sha256`, `parts` or nowhere."""
+
+    def put(bed: Bed) -> None:
+        digest = hashlib.sha256(WHOLE).hexdigest()
+        bed.config = (
+            f'{CONFIG}[[plugin.models]]\nname = "base/model.bin"\nurl = "https://example.org/x"\n'
+            f'sha256 = "{digest}"\nsize = {len(WHOLE)}\n'
+        )
+        bed.options = bed.options._replace(thorough=thorough)
+        store = models_directory(bed.environ)
+        if place:
+            path = {"sha256": content_path, "parts": part_path}[place](store, digest)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+        if name:
+            link = link_path(store, "hello", "base/model.bin")
+            link.parent.mkdir(parents=True)
+            link.symlink_to(link_target("base/model.bin", digest))
 
     return put

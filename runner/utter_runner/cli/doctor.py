@@ -38,7 +38,10 @@ def doctor(
     ] = None,
     *,
     no_microphone: Annotated[bool, typer.Option("--no-microphone", help="Do not listen.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also print what is in order, one line for each.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Also print what is in order, one line for each, and compare models' digests."),
+    ] = False,
     as_json: Json = False,
     socket: Socket = None,
     token_file: TokenFile = None,
@@ -63,6 +66,7 @@ def doctor(
         token=token,
         token_problem=problem,
         microphone=not no_microphone,
+        thorough=everything,
     )
     report = examine(Machine(dict(os.environ)), options)
     if as_json:

@@ -180,6 +180,8 @@ def _lines(state: ServiceState) -> Iterator[str]:
 
 def _advice(state: ServiceState, target: str = "") -> Iterator[str]:
     """What is wrong, or will be, each with its command."""
+    from utter_runner.operate.service import BAD_CONFIG  # noqa: PLC0415 - only these commands need it
+
     if state.problem:
         yield state.problem
         return
@@ -209,12 +211,8 @@ def _advice(state: ServiceState, target: str = "") -> Iterator[str]:
         )
         if state.linger:
             yield "Lingering is on, so it also runs while you are not logged in. To end that: loginctl disable-linger"
-    if state.result == "start-limit-hit" or (state.active == "failed" and state.exit_code == _BAD_CONFIG):
+    if state.result == "start-limit-hit" or (state.active == "failed" and state.exit_code == BAD_CONFIG):
         yield (
             "It is not tried again. Mend what the journal says (journalctl --user -u utter-runner -n 30), then run: "
             "systemctl --user reset-failed utter-runner && systemctl --user start utter-runner"
         )
-
-
-# `utter-runner` ends so when its configuration is wrong.
-_BAD_CONFIG = 2

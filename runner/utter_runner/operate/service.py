@@ -7,6 +7,7 @@ whole at every moment. Nothing is guessed that systemd can be asked.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -42,8 +43,12 @@ SESSION_VARIABLES = (
 _LINGER = Path("/var/lib/systemd/linger")
 _SHOWN = (
     "LoadState", "FragmentPath", "UnitFileState", "ActiveState", "SubState", "StatusText", "ActiveEnterTimestamp",
-    "NRestarts", "Result", "ExecMainStatus", "MainPID", "NeedDaemonReload",
+    "NRestarts", "Result", "ExecMainStatus", "MainPID", "NeedDaemonReload", "ExecStart",
 )  # fmt: skip
+BAD_CONFIG = 2
+"""`utter-runner` ends with this exit code when its configuration is wrong."""
+_PROGRAM = re.compile(r"path=(.+?) ;")
+_TARGET = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
 
 
 class ServiceState(msgspec.Struct, kw_only=True):
@@ -67,6 +72,8 @@ class ServiceState(msgspec.Struct, kw_only=True):
         variables: those of `SESSION_VARIABLES` that the user manager has.
         missing: those of them that this process has and the user manager has not.
         linger: whether the user manager runs without a login.
+        program: the path of what it starts, as systemd has read it.
+        target: what starts it, as its unit says.
     """
 
     problem: str = ""
@@ -88,6 +95,8 @@ class ServiceState(msgspec.Struct, kw_only=True):
     variables: list[str] = []
     missing: list[str] = []
     linger: bool = False
+    program: str = ""
+    target: str = ""
 
     @property
     def has_display(self) -> bool:
@@ -140,9 +149,10 @@ def service_state(
         state.restarts, state.exit_code, state.pid = (
             _number(shown.get(one, "")) for one in ("NRestarts", "ExecMainStatus", "MainPID")
         )
+        state.program = found[1] if (found := _PROGRAM.search(shown.get("ExecStart", ""))) else ""
         state.reload_needed = shown.get("NeedDaemonReload") == "yes"
-        found = properties(systemctl("show", SOCKET, "--property=LoadState,ActiveState").out)
-        state.socket = found.get("ActiveState", "") if found.get("LoadState") == "loaded" else ""
+        socket = properties(systemctl("show", SOCKET, "--property=LoadState,ActiveState").out)
+        state.socket = socket.get("ActiveState", "") if socket.get("LoadState") == "loaded" else ""
         target = properties(systemctl("show", DEFAULT_TARGET, "--property=ActiveState").out)
         state.target_active = target.get("ActiveState") == "active"
         theirs = properties(systemctl("show-environment").out)
@@ -154,6 +164,7 @@ def service_state(
     if state.unit:
         text = _read(Path(state.unit)) or ""
         state.written_by = "utter" if is_ours(text) else "other"
+        state.target = found[1] if (found := _TARGET.search(text)) else ""
     if state.written_by == "utter":
         state.outdated = not _is_current(text, interpreter)
     state.linger = bool(environ.get("USER")) and (linger / environ.get("USER", "")).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.doctor import CONFIG, Bed, Spoil
+from support.doctor import CONFIG, Bed, Spoil, model
 from support.doctor_cases import CASES, FINE
 from utter_protocol.capabilities import Deprecation, Entry, Registry
 from utter_runner.operate.doctor import examine as examination
@@ -30,6 +31,7 @@ from utter_runner.operate.doctor.fake import (
 from utter_runner.operate.doctor.model import Finding, Report
 from utter_runner.operate.doctor.outside import Ran, Seen
 from utter_runner.operate.doctor.registry import CHECKS
+from utter_runner.operate.models.store import Store
 
 PACKAGE = Path(examination.__file__).parent
 
@@ -218,4 +220,14 @@ def test_the_trial_is_by_this_python(bed: Bed) -> None:
     bed.down()
     bed.examine()
     ran = [argv for argv in bed.outside.ran if "utter_runner" in argv]
-    assert ran == [[sys.executable, "-m", "utter_runner", "--config", os.fspath(bed.path), "--check"]]
+    assert ran == [[bed.outside.interpreter, "-m", "utter_runner", "--config", os.fspath(bed.path), "--check"]]
+
+
+def test_a_model_that_cannot_be_read_is_told_of(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_store: Store, _sha256: str) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", "/the/file")
+
+    monkeypatch.setattr(Store, "is_whole", closed)
+    model(place="sha256", thorough=True)(bed)
+    (finding,) = found(bed.examine(), "models.files")
+    assert (finding.status, finding.what) == ("broken", "/the/file cannot be read: Permission denied.")

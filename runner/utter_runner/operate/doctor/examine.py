@@ -13,6 +13,7 @@ from utter_runner import __version__
 from utter_runner.operate.doctor import configuration as _configuration  # noqa: F401 - registers its checks
 from utter_runner.operate.doctor import keys as _keys  # noqa: F401 - registers its checks
 from utter_runner.operate.doctor import limits as _limits  # noqa: F401 - registers its checks
+from utter_runner.operate.doctor import models as _models  # noqa: F401 - registers its checks
 from utter_runner.operate.doctor import plugins as _plugins
 from utter_runner.operate.doctor import records as _records
 from utter_runner.operate.doctor import runner as _runner  # noqa: F401 - registers its checks
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from utter_runner.operate.doctor.registry import Check
 
 FAMILIES: Final = (
-    "config", "runner", "keys", "sound", "plugins", "records", "service", "sockets", "software", "limits"
+    "config", "runner", "keys", "sound", "plugins", "models", "records", "service", "sockets", "software", "limits"
 )  # fmt: skip
 """The first parts of the checks' ids, in the order of a report."""
 _GRAVITY: Final = {"broken": 0, "warning": 1, "ok": 2}

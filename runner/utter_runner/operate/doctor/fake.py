@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from utter_protocol import ABI, PROTOCOL
 from utter_runner import __version__
 from utter_runner.operate.doctor.contact import Contact, Heard
-from utter_runner.operate.doctor.look import UNIT
 from utter_runner.operate.doctor.outside import PATIENCE_S, Process, Ran, Seen, Space
+from utter_runner.operate.units import DEFAULT_TARGET, SERVICE, SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +47,7 @@ class FakeOutside:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ: Mapping[str, str] = environ
+        self.interpreter = f"{environ['HOME']}/.local/bin/python3"
         self.uid = UID
         self.user = "ada"
         self.files: dict[str, str | OSError] = {}
@@ -242,6 +243,7 @@ def up(*plugins: dict[str, Any], validations: dict[str, dict[str, Any]] | None =
         "audio": {"capture": "always", "open": True, "device": "mic", "faults": 0, "detail": ""},
         "content_logging": False,
         "audit": {"mode": "on", "path": "/home/ada/.local/state/utter/audit.jsonl", "detail": "", "lost": 0},
+        "service": {"manager": True, "watchdog_s": 30.0, "socket_activated": False},
         "warnings": [],
         **told,
     }
@@ -252,7 +254,8 @@ def healthy(environ: Mapping[str, str]) -> FakeOutside:
     """A desktop on which all is well: a runner that systemd has started, a keyboard, a microphone.
 
     Args:
-        environ: with HOME and XDG_RUNTIME_DIR, and a configuration where they say.
+        environ: with HOME and XDG_RUNTIME_DIR; where they say, there are a configuration, the unit of the service, and
+            the runner beside `interpreter`.
     """
     runtime = environ["XDG_RUNTIME_DIR"]
     desktop = {"WAYLAND_DISPLAY": "wayland-1", "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
@@ -270,13 +273,17 @@ def healthy(environ: Mapping[str, str]) -> FakeOutside:
     program = f"{environ['HOME']}/.local/bin/utter-runner"
     unit = {
         "LoadState": "loaded",
+        "FragmentPath": f"{environ['HOME']}/.config/systemd/user/{SERVICE}",
         "ActiveState": "active",
         "UnitFileState": "enabled",
         "NeedDaemonReload": "no",
         "ExecStart": f"{{ path={program} ; argv[]={program} ; }}",
     }
     outside.programs = {
-        "systemctl --user show": Ran(0, "\n".join(f"{name}={value}" for name, value in unit.items())),
+        "systemctl --user show": Ran(0, "Version=257\n"),
+        f"systemctl --user show {SERVICE}": Ran(0, "\n".join(f"{name}={value}" for name, value in unit.items())),
+        f"systemctl --user show {SOCKET}": Ran(0, "LoadState=not-found\nActiveState=inactive\n"),
+        f"systemctl --user show {DEFAULT_TARGET}": Ran(0, "ActiveState=active\n"),
         "systemctl --user show-environment": Ran(0, "\n".join(f"{name}={value}" for name, value in desktop.items())),
         "loginctl": Ran(0, "no\n"),
         "pw-dump": Ran(0, pipewire("mic")),
@@ -296,7 +303,7 @@ def healthy(environ: Mapping[str, str]) -> FakeOutside:
         Process(
             RUNNER_PID,
             ("/usr/bin/python3", program),
-            cgroup=f"/user.slice/user@{UID}.service/app.slice/{UNIT}",
+            cgroup=f"/user.slice/user@{UID}.service/app.slice/{SERVICE}",
             groups=outside.session_groups,
             environ=outside.environ,
         ),

@@ -5,17 +5,26 @@ Rules here: making a `Look` waits for nothing; what takes time is a `Once`, whic
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from utter_runner.config import Config, ConfigError, default_config_path, load_config
 from utter_runner.machine.pipewire import NodesUnknown, parse_nodes
+from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.outside import PATIENCE_S, Process, Ran
 from utter_runner.operate.doctor.registry import Once
+from utter_runner.operate.drift import compare, unreadable
+from utter_runner.operate.errors import OperateError
+from utter_runner.operate.found import survey
+from utter_runner.operate.places import Places
+from utter_runner.operate.service import ServiceState, service_state
+from utter_runner.operate.systemctl import Answer, properties
+from utter_runner.operate.units import SERVICE
 from utter_sdk.runner_socket import RunnerUnavailable, default_socket_path
 
 if TYPE_CHECKING:
@@ -23,11 +32,8 @@ if TYPE_CHECKING:
 
     from utter_runner.machine.pipewire import Nodes
     from utter_runner.operate.doctor.outside import Outside
+    from utter_runner.operate.lockfile import Entry
 
-UNIT = "utter-runner.service"
-_PROPERTIES = (
-    "LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Result,NRestarts,MainPID,FragmentPath,ExecStart"
-)
 _TRIAL_S = 8.0
 
 
@@ -40,6 +46,7 @@ class Options(NamedTuple):
         token: for `runner.auth`.
         token_problem: why the user's token cannot be used.
         microphone: whether it may be listened to.
+        thorough: whether files are read for their digests.
     """
 
     socket: str | None = None
@@ -47,6 +54,7 @@ class Options(NamedTuple):
     token: str | None = None
     token_problem: str = ""
     microphone: bool = True
+    thorough: bool = False
 
 
 class Look:
@@ -79,9 +87,11 @@ class Look:
             self.socket, self.socket_problem = "", error.reason
         self.contact = Once(self._reach)
         self.trial = Once(self._try_config)
-        self.unit = Once(self._show_unit)
+        self.service = Once(self._look_at_service)
         self.manager_environ = Once(self._show_environ)
         self.pipewire = Once(self._dump)
+        self.record = Once(self._read_record)
+        self.drift = Once(self._compare)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -106,20 +116,23 @@ class Look:
     def is_service(self) -> bool:
         """Whether the runner was started by systemd."""
         process = self.runner_process()
-        return process is not None and process.cgroup.endswith(f"/{UNIT}")
+        return process is not None and process.cgroup.endswith(f"/{SERVICE}")
 
     def start_command(self) -> str:
         """What starts a runner on this machine."""
-        return "systemctl --user start utter-runner" if self.unit().get("LoadState") == "loaded" else "utter-runner"
+        return "systemctl --user start utter-runner" if self._can_be_served() else "utter-runner"
 
     def restart_command(self) -> str:
         """What starts the runner anew."""
         process = self.runner_process()
         if process is None or self.is_service():
-            return (
-                "systemctl --user restart utter-runner" if self.unit().get("LoadState") == "loaded" else "utter-runner"
-            )
+            return "systemctl --user restart utter-runner" if self._can_be_served() else "utter-runner"
         return f"kill {process.pid} && utter-runner"
+
+    def _can_be_served(self) -> bool:
+        """Whether there is a unit that systemd can start."""
+        state = self.service()
+        return bool(state.unit) and not state.problem and state.enabled != "masked"
 
     def edit(self, what: str) -> str:
         """An edit of the configuration."""
@@ -146,7 +159,7 @@ class Look:
         """What the daemon itself would say of the configuration before it starts: a line for each problem."""
         if self.config_problems:
             return []
-        argv = [sys.executable, "-m", "utter_runner", "--config", self.config_path, "--check"]
+        argv = [self.outside.interpreter, "-m", "utter_runner", "--config", self.config_path, "--check"]
         said = [line for line in self.outside.run(argv, timeout=_TRIAL_S).err.splitlines() if line.strip()]
         if any(line.startswith("Traceback") for line in said):
             return [f"utter-runner --check itself has failed: {said[-1]}"]
@@ -159,15 +172,41 @@ class Look:
             return None
         return ran if ran.code == 0 else None
 
-    def _show_unit(self) -> Mapping[str, str]:
-        """What systemd knows of the unit; empty where there is no user manager."""
-        ran = self._ask_systemd(["systemctl", "--user", "show", UNIT, "-p", _PROPERTIES])
-        return _pairs(ran.out) if ran else {}
+    def _look_at_service(self) -> ServiceState:
+        """How the service is; its `problem` is set where that cannot be found out."""
+        try:
+            return service_state(self.outside.environ, self._systemctl, self.outside.interpreter)
+        except OperateError as error:
+            return ServiceState(problem=str(error))
+
+    def _systemctl(self, *arguments: str) -> Answer:
+        """See `Systemctl`."""
+        try:
+            ran = self.outside.run(["systemctl", "--user", *arguments])
+        except OSError as error:
+            raise OperateError(f"systemctl cannot be run: {error.strerror}.") from None
+        if ran.code is None:
+            return Answer(1, "", f"it did not answer within {PATIENCE_S:g} s")
+        return Answer(ran.code, ran.out, ran.err.strip())
 
     def _show_environ(self) -> Mapping[str, str] | None:
         """What the user manager gives to what it starts; None where there is none."""
         ran = self._ask_systemd(["systemctl", "--user", "show-environment"])
-        return _pairs(ran.out) if ran else None
+        return properties(ran.out) if ran else None
+
+    def _read_record(self) -> dict[str, Entry]:
+        """What is recorded of plugins, by id. Raises OperateError if it cannot be read."""
+        return lockfile.read(Places.of(self.outside.environ).lockfile)
+
+    def _compare(self) -> list[dict[str, Any]]:
+        """What lies on disk and is not what is recorded, as `runner.status` has it; as it, raises nothing."""
+        environ = self.outside.environ
+        try:
+            record = self.record()
+            found = compare(record, survey(self.config, environ, Places.of(environ), record))
+        except OperateError as error:
+            found = [unreadable(str(error))]
+        return [msgspec.to_builtins(one) for one in found]
 
     def _dump(self) -> tuple[Nodes | None, str, str]:
         """What PipeWire has, why it cannot be asked, and what it printed."""
@@ -192,8 +231,3 @@ def is_runner(argv: Sequence[str]) -> bool:
     return "utter-runner" in names or any(
         first == "-m" and second == "utter_runner" for first, second in pairwise(argv)
     )
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {name: value for name, _, value in pairs}

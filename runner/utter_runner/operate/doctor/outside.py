@@ -16,6 +16,7 @@ import resource
 import select
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -88,6 +89,10 @@ class Outside(Protocol):
     @property
     def environ(self) -> Mapping[str, str]:
         """The environment of the command."""
+
+    @property
+    def interpreter(self) -> str:
+        """The path of this Python, beside which this installation has its programs."""
 
     @property
     def uid(self) -> int:
@@ -164,6 +169,7 @@ class Machine:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
+        self.interpreter = sys.executable
         self.uid = os.getuid()
 
     @property

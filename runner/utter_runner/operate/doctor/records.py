@@ -1,4 +1,4 @@
-"""Checks of what is recorded: what was installed, what was done, and the models.
+"""Checks of what is recorded: what was installed, what is there now, and what was done.
 
 Rules here: records are read by the functions that everybody uses; an unreadable one is a finding.
 """
@@ -9,12 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from utter_protocol.state import state_directory
-from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
 from utter_runner.operate.doctor.words import place_of
 from utter_runner.operate.errors import OperateError
-from utter_runner.operate.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +21,19 @@ if TYPE_CHECKING:
 
 
 def drift_of(look: Look) -> list[dict[str, Any]]:
-    """What no longer agrees with the lockfile: `{plugin, field, recorded, found, detail}` each."""
-    return [dict(one) for one in look.status.get("drift", ())]
+    """What no longer agrees with the lockfile: `{plugin, field, recorded, found, detail}` each.
+
+    The runner knows, besides, what its plugins say; without it, what lies on disk is held against the record.
+    """
+    told = look.status.get("drift")
+    return [*look.drift()] if told is None else [dict(one) for one in told]
 
 
 @check("records.lockfile")
 def locked(look: Look) -> Iterator[Finding]:
     """Whether what is installed is what was installed."""
     try:
-        entries = lockfile.read(Places.of(look.outside.environ).lockfile)
+        entries = look.record()
     except OperateError as error:
         yield broken(
             str(error),
@@ -39,15 +41,32 @@ def locked(look: Look) -> Iterator[Finding]:
             place_of(str(error)) or "utter plugins lock",
         )
         return
-    found = drift_of(look)
+    strict = look.config.runner.locked
+    grave, why = warning, "Somebody has changed it since you agreed to it."
+    if strict:
+        grave, why = broken, f"{why} With [runner] locked = true it is not started."
+    drift = drift_of(look)
+    found = [one for one in drift if one.get("plugin") and one.get("field") != "unrecorded"]
     for one in found:
-        yield warning(
-            str(one.get("detail") or f"{one.get('plugin')}: {one.get('field')} is not what was recorded."),
-            "Somebody has changed it since you agreed to it.",
-            f"utter plugins lock {one.get('plugin')}",
+        name = one["plugin"]
+        # One that is gone is forgotten; one that was installed and has changed is installed anew.
+        anew = name in entries and entries[name].source and one.get("field") != "missing"
+        yield grave(
+            str(one.get("detail") or f"{name}: {one.get('field')} is not what was recorded."),
+            why,
+            f"utter plugins {'update' if anew else 'lock'} {name}",
         )
-    if not found:
-        yield ok(f"Installed plugins on record: {len(entries)}; none has changed.")
+    # Nobody who never recorded anything is told that nothing is.
+    unrecorded = [str(one.get("plugin")) for one in drift if one.get("field") == "unrecorded" and (entries or strict)]
+    if unrecorded:
+        yield grave(
+            f"Configured and not recorded: {', '.join(unrecorded)}.",
+            "Nobody has agreed to them, and it is not noticed when they change."
+            + (" With [runner] locked = true they are not started." if strict else ""),
+            "utter plugins lock",
+        )
+    if not found and not unrecorded:
+        yield ok(f"Plugins on record: {len(entries)}; none has changed.")
 
 
 @check("records.audit")

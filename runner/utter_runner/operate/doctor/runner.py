@@ -33,6 +33,8 @@ def answers(look: Look) -> Iterator[Finding]:
     if contact.state == "up":
         state = str(contact.status.get("state", "?"))
         by = "systemd" if look.is_service() else "hand"
+        if (contact.status.get("service") or {}).get("socket_activated"):
+            by = f"{by} at the first connection"
         name = (
             f"utter-runner {contact.status.get('version', '?')} (pid {contact.status.get('pid', '?')}, started by {by})"
         )

@@ -6,79 +6,113 @@ in order.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
-from utter_runner.operate.doctor.look import UNIT
 from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
+from utter_runner.operate.service import BAD_CONFIG, choose_target
+from utter_runner.operate.units import DEFAULT_TARGET, SERVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from utter_runner.operate.doctor.look import Look
+    from utter_runner.operate.service import ServiceState
 
 VARIABLES: Final = ("WAYLAND_DISPLAY", "DISPLAY", "XDG_CURRENT_DESKTOP", "DBUS_SESSION_BUS_ADDRESS")
 """By what plugins and programs find the desktop."""
 
-_EXEC = re.compile(r"path=([^ ;]+)")
+_INSTALL = "utter service install"
+_REPLACE = "utter service install --replace"
 _LOST = "What plugins open does not appear on this desktop, and what asks you cannot reach you."
 
 
 @check("service.unit")
 def unit(look: Look) -> Iterator[Finding]:
     """Whether systemd starts the runner with the session, and from where."""
-    if look.manager_environ() is None:
+    state = look.service()
+    if look.manager_environ() is None and not state.unit:
         yield ok("There is no systemd user manager here; the runner is started by hand.")
-        return
-    known = look.unit()
-    if known.get("LoadState") != "loaded":
+    elif state.problem:
         yield warning(
-            f"The unit {UNIT} is not installed.",
+            f"{state.unit or SERVICE} cannot be asked after. {state.problem}",
+            "From here the service can be neither started nor stopped.",
+            f"Log in as {look.outside.user}, without su or sudo" if state.unit else "utter service status",
+        )
+    elif not state.unit:
+        yield warning(
+            f"The unit {SERVICE} is not installed.",
             "The runner does not start with the session, and nobody restarts it.",
             "utter service install",
         )
-        return
-    found = False
-    for finding in _trouble(look, known):
-        found = True
-        yield finding
-    if not found:
-        yield ok(f"{UNIT} is {known.get('UnitFileState', '?')} and {known.get('ActiveState', '?')}.")
+    else:
+        found = [*_of_unit(look, state), *_of_life(look, state)]
+        again = f"; systemd has started it anew {state.restarts} times" if state.restarts else ""
+        yield from found or [ok(f"{SERVICE} is {state.enabled or '?'} and {state.active or '?'}{again}.")]
 
 
-def _trouble(look: Look, known: Mapping[str, str]) -> Iterator[Finding]:
-    if known.get("ActiveState") == "failed":
-        yield broken(
-            f"{UNIT} has failed ({known.get('Result', '?')}).",
-            "systemd does not start it again by itself.",
-            "systemctl --user restart utter-runner",
-        )
-    program = _EXEC.search(known.get("ExecStart", ""))
-    if program is not None and look.outside.which(program[1]) is None:
-        yield broken(
-            f"{UNIT} starts {program[1]}, which is not there.",
-            "It was installed for another Python, or that was removed.",
-            "utter service install",
-        )
-    if known.get("NeedDaemonReload") == "yes":
+def _of_unit(look: Look, state: ServiceState) -> Iterator[Finding]:
+    """What is wrong with what is installed."""
+    if state.enabled in ("disabled", "masked"):
         yield warning(
-            f"{UNIT} was changed and systemd has not read it again.",
+            f"{SERVICE} is {state.enabled}.",
+            "The runner does not start with the session.",
+            f"systemctl --user {'unmask' if state.enabled == 'masked' else 'enable'} utter-runner",
+        )
+    if state.program and look.outside.which(state.program) is None:
+        yield broken(
+            f"{SERVICE} starts {state.program}, which is not there.",
+            "It was installed for another Python, or that was removed.",
+            _INSTALL if state.written_by == "utter" else _REPLACE,
+        )
+    elif state.outdated:
+        yield warning(
+            f"{state.unit} is not what this version writes for this Python.",
+            "The service starts another installation, or lacks what a newer unit has.",
+            _INSTALL,
+        )
+    if state.reload_needed:
+        yield warning(
+            f"{SERVICE} was changed and systemd has not read it again.",
             "What was changed is not in effect.",
             "systemctl --user daemon-reload",
         )
-    if known.get("UnitFileState") in ("disabled", "masked"):
+    if state.target == DEFAULT_TARGET != choose_target(state, look.outside.environ):
         yield warning(
-            f"{UNIT} is {known['UnitFileState']}.",
+            f"{SERVICE} is started by {state.target}, which this desktop does not reach.",
             "The runner does not start with the session.",
-            f"systemctl --user {'unmask' if known['UnitFileState'] == 'masked' else 'enable'} utter-runner",
+            _INSTALL if state.written_by == "utter" else _REPLACE,
         )
-    if look.contact().state == "up" and not look.is_service() and known.get("ActiveState") != "active":
-        pid = look.status.get("pid", "?")
+
+
+def _of_life(look: Look, state: ServiceState) -> Iterator[Finding]:
+    """What is wrong with how it runs."""
+    if state.active == "failed":
+        mend = "systemctl --user restart utter-runner"
+        if state.exit_code == BAD_CONFIG:
+            mend = "utter config check"
+        elif state.result == "start-limit-hit":
+            mend = "systemctl --user reset-failed utter-runner && systemctl --user start utter-runner"
+        yield broken(
+            f"{SERVICE} has failed ({state.result or '?'}, exit code {state.exit_code}).",
+            "systemd does not start it again by itself.",
+            mend,
+        )
+    if look.contact().state != "up":
+        return
+    if not look.is_service():
+        if state.active != "active":
+            pid = look.status.get("pid", "?")
+            yield warning(
+                f"The runner (pid {pid}) was started by hand, and {SERVICE} is there, too.",
+                "systemd cannot start it while this one runs, and nobody restarts this one.",
+                f"kill {pid} && systemctl --user start utter-runner",
+            )
+    elif (told := look.status.get("service")) and told.get("watchdog_s") is None:
         yield warning(
-            f"The runner (pid {pid}) was started by hand, and {UNIT} is there, too.",
-            "systemd cannot start it while this one runs, and nobody restarts this one.",
-            f"kill {pid} && systemctl --user start utter-runner",
+            f"systemd runs the runner without a watchdog: {state.unit} does not ask for one.",
+            "A runner that hangs is not started anew.",
+            _INSTALL if state.written_by == "utter" else _REPLACE,
         )
 
 

@@ -199,12 +199,13 @@ def test_a_runner_that_stands_still(machine: Service) -> None:
     finding = problems(report)["runner.answers"]
     assert str(pid) in finding["what"]
     carry_out(machine, finding)
-    settled(machine)
+    machine.ready()
     assert machine.main_pid() == pid
     # A process that was started without a watchdog does not feed one.
     machine.guest.run("rm", f"/home/alice/{UNWATCHED}").ok()
     machine.systemctl("daemon-reload").ok()
     machine.restart()
+    settled(machine)
 
 
 def test_the_unit_is_not_installed(machine: Service, guest: Guest) -> None:

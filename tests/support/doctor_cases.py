@@ -715,7 +715,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         lambda bed: bed.unit(ActiveState="failed", ExecMainStatus="2"),
         "service.unit",
         "broken",
-        "^utter config check$",
+        "^utter config check && systemctl --user restart utter-runner$",
     ),
     (
         "a unit that failed too often",

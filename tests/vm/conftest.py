@@ -48,6 +48,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.when == "call" and report.failed and guest is not None:
         LOGS.mkdir(parents=True, exist_ok=True)
         path = LOGS / f"{item.path.stem}-{item.name}.journal"
-        path.write_text(guest.journal("-o", "short-monotonic"), encoding="utf-8")
+        # It is there at once, and the summary only when all tests have run.
+        path.write_text(f"{report.longreprtext}\n\n{guest.journal('-o', 'short-monotonic')}", encoding="utf-8")
         report.sections.append(("the guest's journal", f"whole in {path}\n{guest.journal('-n', _LINES)}"))
     return report  # type: ignore[return-value]  # a wrapper's result replaces the hook's

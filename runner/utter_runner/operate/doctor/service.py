@@ -90,7 +90,8 @@ def _of_life(look: Look, state: ServiceState) -> Iterator[Finding]:
     if state.active == "failed":
         mend = "systemctl --user restart utter-runner"
         if state.exit_code == BAD_CONFIG:
-            mend = "utter config check"
+            # It says what is wrong and where; once that is mended, it is the restart that is missing.
+            mend = f"utter config check && {mend}"
         elif state.result == "start-limit-hit":
             mend = "systemctl --user reset-failed utter-runner && systemctl --user start utter-runner"
         yield broken(

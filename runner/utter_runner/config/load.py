@@ -36,7 +36,6 @@ MAX_PROBLEMS = 50
 
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ITEM = re.compile(r"at `\$\[(\d+)\]")
-_NOT_IN_FILE = frozenset({"path", "warnings", "digest", "secret_files"})
 
 
 class ConfigError(Exception):

@@ -5,7 +5,6 @@ Rules here: the file is replaced as a whole, and left alone when it says the rig
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from utter_runner.config.desktop_entry import entry_path, entry_text
 from utter_runner.operate.errors import OperateError
+from utter_runner.operate.lockfile import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,14 +40,10 @@ def install(environ: Mapping[str, str]) -> Path | None:
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return None
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        replace_file(path, text.encode(), 0o644)
     except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
         raise OperateError(f"The desktop entry {path} cannot be written: {error.strerror}.") from None
     return path
 

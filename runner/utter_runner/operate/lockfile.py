@@ -154,7 +154,7 @@ def write(path: Path, entries: Mapping[str, Entry]) -> None:
     replace_file(path, data)
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file that is either there with all of `data`, or as it was, whenever the machine stops.
 
     Raises:
@@ -166,6 +166,7 @@ def replace_file(path: Path, data: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         os.rename(temporary, path)  # noqa: PTH104 - the tests end the process at each change that `os` makes
     except OSError:

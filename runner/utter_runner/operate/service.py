@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from utter_runner.operate.errors import OperateError, Untrusted
+from utter_runner.operate.lockfile import replace_file
 from utter_runner.operate.systemctl import manager_problem, properties
 from utter_runner.operate.units import (
     DEFAULT_TARGET,
@@ -314,16 +314,6 @@ def _must(systemctl: Systemctl, *arguments: str) -> None:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode(), 0o644)
     except OSError as error:
         raise OperateError(f"{path} cannot be written: {error.strerror}.") from None

@@ -211,16 +211,19 @@ class Machine:
         """See `Outside.which`."""
         return shutil.which(program, path=self.environ.get("PATH"))
 
-    def run(self, argv: Sequence[str], *, timeout: float = PATIENCE_S) -> Ran:
-        """See `Outside.run`. What the program has started goes with it when its time is over."""
-        with subprocess.Popen(
+    def _started(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             argv,
             env=dict(self.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-        ) as process:
+        )
+
+    def run(self, argv: Sequence[str], *, timeout: float = PATIENCE_S) -> Ran:
+        """See `Outside.run`. What the program has started goes with it when its time is over."""
+        with self._started(argv) as process:
             try:
                 out, err = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
@@ -232,14 +235,7 @@ class Machine:
         """See `Outside.sample`."""
         deadline = time.monotonic() + timeout
         heard = b""
-        with subprocess.Popen(
-            argv,
-            env=dict(self.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as process:
+        with self._started(argv) as process:
             try:
                 assert process.stdout is not None  # noqa: S101 - it is a pipe, as said above
                 out = process.stdout.fileno()

@@ -264,7 +264,8 @@ class Plugin:
         """Call the decorated function once, after the answer to `protocol.hello`, with the plugin's settings.
 
         It takes nothing or the settings (`dict`, or a `msgspec.Struct`). With `blocking=True` it runs on that worker
-        lane, before the lane's first request; `plugin.health` is answered meanwhile. If it raises, the plugin is
+        lane, before the lane's first request; `plugin.health` and handlers that are not of this lane are answered
+        meanwhile, so declare `blocking=True` for handlers that need what it makes, too. If it raises, the plugin is
         "degraded", and every request except the handshake's is answered -32000, with the reason.
 
         Raises:

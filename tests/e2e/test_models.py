@@ -48,7 +48,7 @@ def load() -> None:
     words = plugin.model("small/words.txt").read_text()
 
 
-@plugin.action("reader.read", side_effect="none")
+@plugin.action("reader.read", side_effect="none", blocking=True)
 def read() -> str:
     return words
 

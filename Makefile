@@ -47,7 +47,7 @@ $(VENV)/.complete: requirements.lock pyproject.toml | $(STAMPS)/system
 run: setup
 	$(BIN)/python scripts/run_demo.py
 
-test: setup
+test: setup $(STAMPS)/system-tests
 	$(BIN)/python -m pytest -m "not soak and not vm" -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: setup
@@ -67,15 +67,15 @@ test-all: setup
 		$(MAKE) --no-print-directory test VENV=.venv-$$version VERSION=$$version; \
 	done
 
+$(STAMPS)/system-tests $(STAMPS)/system-vm: $(STAMPS)/system-%: scripts/system-packages
+	@mkdir -p $(STAMPS)
+	scripts/system-packages --$*
+	@touch $@
+
 # Two guests side by side; the tests of one file share a guest.
 test-vm: setup $(STAMPS)/system-vm
 	PYTHONPATH=tests $(BIN)/python -m vm.bed build
 	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadfile $(PYTEST_ARGS)
-
-$(STAMPS)/system-vm: scripts/system-packages
-	@mkdir -p $(STAMPS)
-	scripts/system-packages --vm
-	@touch $@
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py

@@ -397,6 +397,13 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
     ),
     ("no wpctl", both(UNHEARD, gone("wpctl get-volume")), "sound.microphone", "broken", "^utter audio devices$"),
     (
+        "the runner hears nothing because PipeWire is down",
+        both(attribute("heard", Heard(problem="It is gone.")), programs(pwdump=Ran(1, "", "Host is down"))),
+        "sound.microphone",
+        "broken",
+        "^systemctl --user restart pipewire$",
+    ),
+    (
         "a runner that hears nothing",
         attribute("heard", Heard(problem="It is gone.")),
         "sound.microphone",

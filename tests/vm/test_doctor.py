@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,15 +32,37 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def room(guest: Guest) -> Iterator[Job]:
-    playing = guest.start(*ROOM, timeout=3600)
-    yield playing
-    playing.signal(signal.SIGKILL)
+class Room:
+    """What the microphone hears while nobody speaks."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._playing: Job | None = None
+
+    def sounds(self) -> None:
+        """From now on it hears something, once the session manager has found the sound card.
+
+        The session manager leaves out a card of which any end is in use when it looks.
+        """
+        self._guest.ask("volume")
+        self._playing = self._guest.start(*ROOM, timeout=3600)
+
+    def hush(self) -> None:
+        """Let go of the card; a card that was unplugged has already ended what played there."""
+        if self._playing is not None and self._playing.answers.empty():
+            self._playing.signal(signal.SIGKILL)
+            self._playing.wait()
+        self._playing = None
 
 
 @pytest.fixture(scope="module")
-def machine(guest: Guest, service: Service, room: Job) -> Service:
+def room(guest: Guest) -> Room:
+    return Room(guest)
+
+
+@pytest.fixture(scope="module")
+def machine(guest: Guest, service: Service, room: Room) -> Service:
+    room.sounds()
     service.put_plugin("ear")
     service.install(PIECES, extra=SOCKET_TABLE)
     service.plug()
@@ -122,7 +143,8 @@ def test_the_microphone_is_muted(machine: Service) -> None:
     settled(machine)
 
 
-def test_the_sound_server_is_down(machine: Service) -> None:
+def test_the_sound_server_is_down(machine: Service, room: Room) -> None:
+    room.hush()
     machine.systemctl(
         "stop", "pipewire.socket", "pipewire.service", "pipewire-pulse.socket", "wireplumber.service"
     ).ok()
@@ -138,20 +160,19 @@ def test_the_sound_server_is_down(machine: Service) -> None:
         return mend is None
 
     machine.guest.until("the sound server and its session manager run", plays)
-    machine.guest.ask("volume")
+    room.sounds()
     settled(machine)
 
 
-def test_the_microphone_is_unplugged(machine: Service, guest: Guest, room: Job) -> None:
+def test_the_microphone_is_unplugged(machine: Service, guest: Guest, room: Room) -> None:
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/unbind", user="root").ok()
     finding = wrong(machine, "sound.microphone")
     assert "no microphone" in finding["what"].lower()
     assert "lug" in finding["mend"]
+    room.hush()
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/bind", user="root").ok()
-    guest.ask("volume")
-    again = guest.start(*ROOM, timeout=3600)
+    room.sounds()
     settled(machine)
-    assert again.answers.empty()
 
 
 def test_the_runner_was_killed_and_its_socket_is_stale(machine: Service, guest: Guest) -> None:
@@ -223,22 +244,23 @@ def test_the_unit_is_not_installed(machine: Service, guest: Guest) -> None:
     settled(machine)
 
 
-def test_the_user_may_not_read_keyboards(machine: Service, guest: Guest) -> None:
+def test_the_user_may_not_read_keyboards(machine: Service, guest: Guest, room: Room) -> None:
     guest.run("gpasswd", "-d", "alice", "input", user="root").ok()
-    log_in_again(machine)
+    log_in_again(machine, room)
     finding = wrong(machine, "keys.path")
     assert "input" in finding["what"]
     carry_out(machine, finding)
     # The account is in order now, and what runs was started before.
     finding = wrong(machine, "keys.path")
     assert finding["mend"] == "loginctl terminate-user alice"
-    log_in_again(machine)
+    log_in_again(machine, room)
     settled(machine)
 
 
-def log_in_again(service: Service) -> None:
+def log_in_again(service: Service, room: Room) -> None:
     """What logging out and in does: the user's manager and all that it runs begin anew."""
+    room.hush()
     service.guest.run("systemctl", "restart", "user@1000.service", user="root", timeout=300).ok()
-    service.guest.ask("volume")
+    room.sounds()
     service.systemctl("start", UNIT).ok()
     service.ready("ear", "commands", "desktop")

@@ -135,7 +135,8 @@ def _through_the_runner(look: Look) -> Iterator[Finding]:
     if heard.peak_db is None:
         audio: dict[str, Any] = look.status.get("audio") or {}
         said = heard.problem or str(audio.get("detail") or "No sound comes from it.")
-        yield _why_no_sound(look) or broken(f"The runner hears nothing. {said}", _DEAF, "utter audio test")
+        first = (one.mend for part in (server, session) for one in part(look) if one.status == "broken")
+        yield _why_no_sound(look) or broken(f"The runner hears nothing. {said}", _DEAF, next(first, "utter audio test"))
     elif heard.peak_db <= SILENCE_DB:
         yield _why_no_sound(look) or _zeros(look, heard.device)
     else:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import trio
 
 from support.supervision_tools import QUICK, call, marked_processes, plugin
 from utter_protocol.errors import ErrorCode, RpcError
+from utter_protocol.methods import HealthResult
 from utter_runner.rpc.interface import Limits
 from utter_runner.supervision import instance as instance_module
 from utter_runner.supervision.launch import INSTANCE_VARIABLE
@@ -329,6 +331,36 @@ async def test_an_unwell_plugin_is_admitted_as_degraded(house: House) -> None:
         ill = running.supervisor.get("ill")
         assert (ill.status, ill.detail) == ("degraded", "unwell")
         assert (await call(running, "ill", "works"))["method"] == "works"
+
+
+async def test_what_a_plugin_says_of_itself_last_is_what_holds(house: House) -> None:
+    walk = [
+        HealthResult(status=status, detail=detail) for status in ("ok", "degraded") for detail in ("", "one", "two")
+    ]
+    async with house(plugin("good")) as running:
+        good = running.supervisor.get("good")
+        for before, after in itertools.permutations(walk, 2):
+            for said in (before, after):
+                running.supervisor.note_health(good, said)
+            told = after.detail
+            if after.status == "degraded":
+                told = told or "the plugin reports that it is degraded"
+            assert (good.status, good.detail) == ("degraded" if after.status == "degraded" else "ready", told)
+
+
+async def test_what_it_says_while_it_is_asked_is_newer_than_its_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(plugin("good")) as running:
+        good = running.supervisor.get("good")
+
+        async def late() -> HealthResult:
+            running.supervisor.note_health(good, HealthResult(status="degraded", detail="no model"))
+            return HealthResult(status="degraded", detail="loading")
+
+        monkeypatch.setattr(good, "health", late)
+        await running.supervisor.health.check(running.supervisor._lives["good"])
+        assert (good.status, good.detail) == ("degraded", "no model")
 
 
 async def test_twenty_plugins_stop_side_by_side(house: House) -> None:

@@ -204,7 +204,7 @@ def test_the_model_is_missing(machine: Service) -> None:
     machine.configure_more(WHISPER + PIECES, extra=SOCKET_TABLE)
     try:
         machine.utter("reload")
-        machine.until("the runner knows", lambda status: "nonesuch" in str(status["plugins"]))
+        machine.until("the runner knows", lambda status: any("nonesuch" in one["detail"] for one in status["plugins"]))
         found = problems(doctor(machine)).values()
         named = [one for one in found if "nonesuch" in one["what"]]
         assert named, found

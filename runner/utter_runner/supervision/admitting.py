@@ -75,11 +75,11 @@ class Admitting:
             life.instance.admitted = True
             self.forget(plugin)
             self.order.append(plugin)
-            health = life.instance.handshake.health if life.instance.handshake else None
             life.unwell = ""
-            life.instance.move("admit", health.detail if health else "")
-            if health and health.status == "degraded":
-                life.instance.move("degrade", health.detail)
+            trouble, detail = self._condition(life.instance)
+            life.instance.move("admit", detail)
+            if trouble:
+                life.instance.move("degrade", detail)
             self._settle(life)
             self._signal()
             self._retry_refused()
@@ -109,17 +109,23 @@ class Admitting:
                 life.wake.set()
 
     def review(self) -> None:
-        """Degrade the dependents of what went down, and bring them back."""
+        """Let each that runs be as it says it is, or degraded while what it requires is down."""
         for life in self._lives.values():
             instance = life.instance
             if not instance.running:
                 continue
             instance.missing = tuple(self.missing(instance))
-            health = instance.handshake.health if instance.handshake else None
-            trouble = f"missing: {', '.join(instance.missing)}" if instance.missing else ""
-            if not trouble and health and health.status == "degraded":
-                trouble = health.detail or "the plugin reports that it is degraded"
-            if trouble and instance.status == "ready":
-                instance.move("degrade", trouble)
-            elif not trouble and instance.status == "degraded":
-                instance.move("recover", health.detail if health else "")
+            trouble, detail = self._condition(instance)
+            if (instance.status, instance.detail) != ("degraded" if trouble else "ready", detail):
+                instance.move("degrade" if trouble else "recover", detail)
+
+    def _condition(self, instance: Instance) -> tuple[bool, str]:
+        """Whether something is wrong with one that runs, and what is to be said of it."""
+        if instance.missing:
+            return True, f"missing: {', '.join(instance.missing)}"
+        health = instance.handshake.health if instance.handshake else None
+        if health is None:
+            return False, ""
+        if health.status == "degraded":
+            return True, health.detail or "the plugin reports that it is degraded"
+        return False, health.detail

@@ -56,7 +56,7 @@ class HealthWatch:
 
     async def check(self, life: Life) -> None:
         """Ask one plugin, and end it if it does not answer."""
-        instance, epoch = life.instance, life.instance.epoch
+        instance, epoch, said = life.instance, life.instance.epoch, life.instance.said
         try:
             health = await instance.health()
         except RpcError as error:
@@ -67,7 +67,8 @@ class HealthWatch:
                 life.unwell = f"it does not answer plugin.health: {error.message}"
                 instance.kill(life.unwell)
             return
-        if instance.epoch == epoch:
+        # What it says by itself while it is asked is at least as new as its answer.
+        if instance.epoch == epoch and instance.said is said:
             self.note(instance, health)
 
     def note(self, instance: Instance, health: HealthResult) -> None:

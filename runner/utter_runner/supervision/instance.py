@@ -137,7 +137,8 @@ class Instance:
         self.memory = Memory(spec.id)
         """What it has learned in this epoch."""
         self._model = is_model(spec.kind, spec.provides)
-        self._health: HealthResult | None = None
+        self.said: HealthResult | None = None
+        """What it said last in this epoch of how it is."""
         self._reactor = reactor
         self._deadlines = deadlines
         self._dialect = dialect
@@ -222,7 +223,7 @@ class Instance:
         self.handshake = None
         self.missing = ()
         self.memory = Memory(self.id)
-        self._health = None
+        self.said = None
         self.ended = trio.Event()
         self.started_at = trio.current_time()
         if connection is not None:
@@ -296,9 +297,9 @@ class Instance:
             raise RpcError(ErrorCode.PLUGIN_FAILED, f"{self.id} is not running")
         self.handshake = await self._dialect.handshake(self.peer, self.spec, self.epoch, self._timing.handshake)
         self._model = is_model(self.handshake.kind, self.handshake.provides)
-        if self._health is not None:
+        if self.said is not None:
             # It changed while the handshake was under way.
-            self.note_health(self._health)
+            self.note_health(self.said)
         for warning in self.handshake.warnings:
             # Said once, and not again by every epoch.
             if warning not in self._warned:
@@ -313,7 +314,7 @@ class Instance:
 
     def note_health(self, health: HealthResult) -> None:
         """Keep what the plugin said last of how it is."""
-        self._health = health
+        self.said = health
         if self.handshake is not None:
             self.handshake = msgspec.structs.replace(self.handshake, health=health)
 

@@ -22,6 +22,9 @@ TRANSITIONS: dict[tuple[Status, Event], Status] = {
     ("starting", "admit"): "ready",
     ("ready", "degrade"): "degraded",
     ("degraded", "recover"): "ready",
+    # It is as it was, for another reason.
+    ("degraded", "degrade"): "degraded",
+    ("ready", "recover"): "ready",
     ("starting", "die"): "backoff",
     ("ready", "die"): "backoff",
     ("degraded", "die"): "backoff",

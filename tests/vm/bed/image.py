@@ -75,8 +75,8 @@ def require_root() -> None:
     """Raise `BedError` unless this is root."""
     if os.geteuid() != 0:
         raise BedError(
-            "Building the guest needs root, for the chroot in which its packages are set up: run sudo make vm once. "
-            "After that, make test-vm needs no root."
+            "Building the guest needs root, for the chroot in which its packages are set up: run this once as root. "
+            "After that, it needs none."
         )
 
 

@@ -38,6 +38,13 @@ def test_the_outcome_of_an_error() -> None:
     assert of_error(RpcError(ErrorCode.PLUGIN_FAILED, "It crashed.")).detail == "It crashed."
 
 
+@pytest.mark.parametrize("code", [*ErrorCode, 1, -32050])
+def test_what_may_be_logged_of_an_error_is_its_kind(code: int) -> None:
+    ending = of_error(RpcError(code, "You said xyzzy."))
+    assert "xyzzy" not in ending.cause
+    assert bool(ending.cause) is (ending.name == "unavailable")
+
+
 def test_every_outcome_has_its_sound() -> None:
     assert set(CUES) == {
         "done", "failed", "not_understood", "nothing_heard", "blocked", "cancelled", "tap", "unavailable",

@@ -708,14 +708,38 @@ async def test_a_recogniser_that_fails_is_unavailable(autojump_clock: MockClock)
     assert rig.recogniser.streams["s1"].cancelled
 
 
-async def test_a_recogniser_that_hangs_is_given_up_at_its_timeout(autojump_clock: MockClock) -> None:
+async def test_a_recogniser_that_hangs_is_given_up_at_its_timeout(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = Rig(stt_timeout_ms=5_000)
     rig.recogniser.may_finish = trio.Event()
     async with rig.running():
+        caplog.set_level("INFO")
         await speak(rig)
         await trio.sleep(6)
     assert rig.outcome("s1") == "unavailable"
     assert rig.reports[0].latency_ms["total"] == pytest.approx(5_200, abs=21)
+    assert "voice session s1: unavailable (timed out)" in caplog.messages
+
+
+async def test_the_log_says_why_nothing_was_done_and_not_what_was_said(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig("one", scripted=True)
+    async with rig.running():
+        caplog.set_level("DEBUG")
+        await speak(rig)
+        await settle(rig)
+        await rig.say(RpcError(ErrorCode.PLUGIN_FAILED, "I do not know the word one."))
+        rig.feed.fail("The microphone was unplugged.")
+        rig.controller.press()
+        await settle(rig)
+    logged = [text for text in caplog.messages if text.startswith("voice session")]
+    assert logged == [
+        "voice session s1: unavailable (plugin failed)",
+        "voice session s2: unavailable (The microphone was unplugged.)",
+    ]
+    assert "I do not know" not in caplog.text
 
 
 async def test_a_router_that_fails_is_unavailable_and_the_next_command_works(autojump_clock: MockClock) -> None:

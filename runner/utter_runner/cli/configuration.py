@@ -73,7 +73,7 @@ def init(config: ConfigPath = None, as_json: Json = False) -> Exit:
     print(harmless(f"Wrote {place}"))
     for one in choices:
         print(harmless(f"{one.key} = {_written(one.value)}" + (f"  ({one.why})" if one.why else "")))
-    print("Look at it, then start the runner: utter-runner, or as a service of yours. utter config check checks it.")
+    print("Look at it, then start the runner: utter service install, or utter-runner. utter config check checks it.")
     return Exit.DONE
 
 

@@ -105,7 +105,7 @@ class UtterDialect:
             return _unite(spec, hello, negotiated, described, health)
         raise RpcError(
             ErrorCode.TIMED_OUT,
-            f"{spec.id} did not finish the handshake within {round(timeout * 1000)} ms",
+            f"{spec.id} did not finish the handshake within {round(timeout * 1000)} ms ([runner] handshake_timeout_ms)",
             {"bound": "handshake_timeout_ms", "limit": round(timeout * 1000)},
         )
 

@@ -33,10 +33,11 @@ CUES: Mapping[str, CueName | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a session."""
+    """The end of a session; `cause` is what may be logged of it, since `detail` may repeat what was said."""
 
     name: str
     detail: str = ""
+    cause: str = ""
     results: list[StepResult] = field(default_factory=list)
     latency: Mapping[str, float] = field(default_factory=dict)
 
@@ -53,7 +54,7 @@ def of_result(result: CommandResult) -> Outcome:
     else:
         name = "failed"
     detail = result.detail or (failed[0].detail if failed else "")
-    return Outcome(name, detail, result.results, result.latency_ms)
+    return Outcome(name, detail, results=result.results, latency=result.latency_ms)
 
 
 def of_answer(approved: bool | None, words: Sequence[str]) -> Outcome:
@@ -65,4 +66,8 @@ def of_answer(approved: bool | None, words: Sequence[str]) -> Outcome:
 
 def of_error(error: RpcError) -> Outcome:
     """The outcome when the recogniser or the router could not be used."""
-    return Outcome("cancelled" if error.code == ErrorCode.CANCELLED else "unavailable", error.message)
+    if error.code == ErrorCode.CANCELLED:
+        return Outcome("cancelled", error.message)
+    known = error.code in ErrorCode.__members__.values()
+    cause = ErrorCode(error.code).name.lower().replace("_", " ") if known else f"error {error.code}"
+    return Outcome("unavailable", error.message, cause)

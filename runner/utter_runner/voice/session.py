@@ -381,8 +381,8 @@ class VoiceController:
         self._sessions.remove(session)
         session.close()
         session.scope.cancel()
-        # Its name alone: the detail may repeat what was said.
-        log.info("voice session %s: %s", session.id, ending.name, extra=in_session(session.id))
+        why = f" ({ending.cause})" if ending.cause else ""
+        log.info("voice session %s: %s%s", session.id, ending.name, why, extra=in_session(session.id))
         self._emit({**self._event(session), "outcome": ending.name})
         self._emit({"event": "report", "report": session.report})
         cue = outcome.CUES[ending.name] or ("error" if self._alarm else None)
@@ -412,7 +412,7 @@ class VoiceController:
         try:
             await work(session)
         except AudioUnavailable as error:
-            self._apply(session, Event.FAULT, Outcome("unavailable", error.reason))
+            self._apply(session, Event.FAULT, Outcome("unavailable", error.reason, error.reason))
         except Overrun as error:
             self._apply(session, Event.FAULT, _lost(error))
         except RpcError as error:
@@ -539,4 +539,5 @@ class VoiceController:
 
 
 def _lost(error: Overrun) -> Outcome:
-    return Outcome("unavailable", f"Audio was lost because the machine was too busy to read it: say it again. {error}")
+    told = f"Audio was lost because the machine was too busy to read it: say it again. {error}"
+    return Outcome("unavailable", told, told)

@@ -211,9 +211,10 @@ class Capture:
         """Opens, watches, re-opens and closes the source until it is cancelled; then closes the ring."""
         try:
             task_status.started()
-            await self._source.prepare()
             retry = FIRST_RETRY
             while True:
+                if not self._hopeless:
+                    await self._source.prepare()
                 await self._until(needed=True)
                 if self._next is not None:
                     await self._replace_source(self._next)
@@ -228,6 +229,7 @@ class Capture:
                         await self._until(needed=False)
                     retry = min(2 * retry, LAST_RETRY)
         finally:
+            await self._source.aclose()
             self.close()
 
     def close(self) -> None:
@@ -237,10 +239,10 @@ class Capture:
         self._ring.close()
 
     async def _replace_source(self, source: AudioSource) -> None:
-        self._source, self._next = source, None
+        before, self._source, self._next = self._source, source, None
+        await before.aclose()
         # What was wrong with the other says nothing about this one.
         self._fault, self._hopeless, self._silent, self._announced = "", False, False, False
-        await source.prepare()
         self._notify()
 
     async def _open_once(self) -> Outcome:

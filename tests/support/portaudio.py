@@ -1,4 +1,4 @@
-"""PortAudio as the recorder's process sees it, steered by a test: what the real one does on a bad day."""
+"""The library of PortAudio's process, steered by a test: what the real one does on a bad day."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def microphone(name: str, channels: int = 1, *, rate: int = 48_000, system: str 
 
 
 class Library:
-    """What every recorder of this test finds.
+    """What every process of this test finds.
 
     Attributes, which may be changed at any time:
         devices: see `microphone`; read when the library is initialised.
@@ -63,7 +63,7 @@ class Library:
     async def serve(
         self, environment: pytest.MonkeyPatch, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Stand for the library in every recorder that is started from now on."""
+        """Stand for the library in every process that is started from now on."""
         address = f"utter-test-{uuid.uuid4()}"
         environment.setenv("UTTER_TEST_PORTAUDIO", address)
         environment.setenv("PYTHONPATH", str(PACKAGE))

@@ -1,4 +1,4 @@
-"""Stands for the package sounddevice in the recorder's process, and does what a test says: see `support/portaudio.py`.
+"""Stands for the package sounddevice in PortAudio's process, and does what a test says: see `support/portaudio.py`.
 
 What the library would find out or bring about, the test is asked; what happens on PortAudio's thread happens on one
 that waits for the test's orders.

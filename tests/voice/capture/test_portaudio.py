@@ -1,4 +1,4 @@
-"""The PortAudio source with a recorder in which the library does what the real one does on a bad day."""
+"""The PortAudio source in whose process the library does what the real one does on a bad day."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import trio.testing
 from support import audio
 from support.capturing import capturing
 from support.portaudio import PATIENCE, Library, Stream, microphone, recording_from
-from utter_runner.voice.capture import portaudio, recorder
+from utter_runner.voice.capture import portaudio, portaudio_process
 from utter_runner.voice.capture.capture import Capture
 from utter_runner.voice.capture.portaudio import PortAudioSource
 from utter_runner.voice.capture.program import STDERR_TAIL, Program
@@ -155,7 +155,7 @@ async def test_a_list_that_may_be_old_is_read_again_before_a_refusal_is_told(lib
     assert len(library.children) == 2
 
 
-async def test_a_warm_recorder_finds_what_has_come_since_it_was_started(library: Library) -> None:
+async def test_a_warm_process_finds_what_has_come_since_it_was_started(library: Library) -> None:
     library.devices = []
     source = PortAudioSource()
     await source.prepare()
@@ -224,7 +224,7 @@ async def test_opening_that_hangs_can_be_given_up_and_the_next_one_is_well(libra
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "by SIGKILL"), (signal.SIGSEGV, "by SIGSEGV")])
-async def test_a_recorder_that_is_killed_is_told_with_what_it_said(library: Library, number: int, how: str) -> None:
+async def test_a_process_that_is_killed_is_told_with_what_it_said(library: Library, number: int, how: str) -> None:
     async with recording_from(PortAudioSource()) as recording:
         stream = await library.stream()
         await stream.child.order("complain", text="out of\nmemory\n")
@@ -246,7 +246,7 @@ async def test_of_what_it_complains_as_much_is_kept_as_can_be_read(library: Libr
     assert len(recording.error.reason) < STDERR_TAIL + 100
 
 
-async def test_a_recorder_that_spins_is_killed_and_the_microphone_comes_back(library: Library) -> None:
+async def test_a_process_that_spins_is_killed_and_the_microphone_comes_back(library: Library) -> None:
     async with capturing(PortAudioSource(), "always") as (capture, events):
         stream = await library.stream()
         await stream.deliver(BLOCK)
@@ -263,7 +263,7 @@ async def test_a_recorder_that_spins_is_killed_and_the_microphone_comes_back(lib
     await stream.child.end()
 
 
-async def test_a_recorder_that_spins_while_nobody_listens_is_closed_at_once(library: Library) -> None:
+async def test_a_process_that_spins_while_nobody_listens_is_closed_at_once(library: Library) -> None:
     async with recording_from(PortAudioSource()) as recording:
         stream = await library.stream()
         await stream.child.order("spin")
@@ -275,7 +275,7 @@ async def test_a_recorder_that_spins_while_nobody_listens_is_closed_at_once(libr
 # ---- the one that waits
 
 
-async def test_the_warm_recorder_is_used_replaced_and_ended(library: Library) -> None:
+async def test_the_warm_process_is_used_replaced_and_ended(library: Library) -> None:
     async with capturing(PortAudioSource()) as (capture, events):
         warm = await library.child()
         for _ in range(2):
@@ -297,7 +297,7 @@ async def test_the_warm_recorder_is_used_replaced_and_ended(library: Library) ->
     await warm.end()
 
 
-async def test_a_warm_recorder_that_has_died_is_replaced(library: Library) -> None:
+async def test_a_warm_process_that_has_died_is_replaced(library: Library) -> None:
     source = PortAudioSource()
 
     async def dies() -> None:
@@ -313,7 +313,7 @@ async def test_a_warm_recorder_that_has_died_is_replaced(library: Library) -> No
     assert len(library.children) == 3
 
 
-async def test_what_never_opens_keeps_no_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_never_opens_keeps_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     source = PortAudioSource()
@@ -326,7 +326,7 @@ async def test_what_never_opens_keeps_no_recorder(tmp_path: Path, monkeypatch: p
 
 
 async def test_who_cannot_start_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portaudio, "_RECORDER", ["/no/such/program"])
+    monkeypatch.setattr(portaudio, "_PROCESS", ["/no/such/program"])
     source = PortAudioSource()
     await source.prepare()
     assert "cannot be started: [Errno 2] No such file" in (await fails(source)).reason
@@ -367,8 +367,8 @@ async def test_nothing_is_left_by_a_runner_that_is_killed(library: Library) -> N
         await stream.child.end()
 
 
-async def test_the_recorder_ends_with_its_stdin(library: Library) -> None:
-    program = Program(portaudio._RECORDER)
+async def test_the_process_ends_with_its_stdin(library: Library) -> None:
+    program = Program(portaudio._PROCESS)
     child = await library.child()
     await program.stdin.send_all(json.dumps({"open": "", "format": None, "server": False}).encode() + b"\n")
     await library.stream()
@@ -380,11 +380,11 @@ async def test_the_recorder_ends_with_its_stdin(library: Library) -> None:
     await program.end()
 
 
-async def test_the_recorder_ends_with_its_parent_although_its_stdin_is_open(library: Library) -> None:
+async def test_the_process_ends_with_its_parent_although_its_stdin_is_open(library: Library) -> None:
     read, write = os.pipe()
     start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
     try:
-        with python(start, *portaudio._RECORDER, stdin=read, stdout=subprocess.DEVNULL) as parent:
+        with python(start, *portaudio._PROCESS, stdin=read, stdout=subprocess.DEVNULL) as parent:
             child = await library.child()
             parent.kill()
             await child.end()
@@ -478,10 +478,10 @@ async def test_an_answer_without_end_is_not_waited_for() -> None:
 async def test_an_answer_that_breaks_off_is_the_end_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "recorder"
+    script = tmp_path / "process"
     script.write_text('#!/bin/sh\nprintf \'{"answer":"op\'; echo torn >&2; exit 3\n')
     script.chmod(0o700)
-    monkeypatch.setattr(portaudio, "_RECORDER", [str(script)])
+    monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
     source = PortAudioSource()
     assert (await fails(source)).reason == "The program that records has ended with exit status 3: torn."
     answers = OPENED, b'{"answer":"inputs","names":[],"default":null,"chosen":null}\n'
@@ -516,14 +516,14 @@ def called_by(act: Any) -> set[str]:
 async def test_the_callback_writes_into_the_pipe_and_nothing_else() -> None:
     read, write = os.pipe()
     try:
-        callback = recorder.Recorder(recorder.Output(write))._callback(16_000, 1)
+        callback = portaudio_process.PortAudio(portaudio_process.Output(write))._callback(16_000, 1)
         calls = await trio.to_thread.run_sync(called_by, lambda: callback(bytes(4 * 320), 320, None, None))
         assert len(os.read(read, 1 << 16)) == 4 * 320
     finally:
         os.close(read)
         os.close(write)
     way = {"test_the_callback_writes_into_the_pipe_and_nothing_else.<locals>.<lambda>"}
-    way |= {"Recorder._callback.<locals>.deliver", "Output.write"}
+    way |= {"PortAudio._callback.<locals>.deliver", "Output.write"}
     # The one system call.
     assert calls - way - {"len", "lock.__enter__", "lock.__exit__"} == {"write"}
 
@@ -654,5 +654,5 @@ async def test_a_library_that_cannot_list_says_so(library: Library) -> None:
 
 async def test_a_library_that_hangs_is_not_waited_for(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portaudio, "_LISTING_SECONDS", 0.01)
-    with pytest.raises(SourceError, match=r"has not listed the microphones within 0\.01 s"):
+    with pytest.raises(SourceError, match=r"has not listed the microphones for 0\.01 s"):
         await portaudio.list_inputs("")

@@ -211,16 +211,17 @@ class Capture:
         """Opens, watches, re-opens and closes the source until it is cancelled; then closes the ring."""
         try:
             task_status.started()
+            await self._source.prepare()
             retry = FIRST_RETRY
             while True:
-                if not self._hopeless:
-                    await self._source.prepare()
                 await self._until(needed=True)
                 if self._next is not None:
                     await self._replace_source(self._next)
                     continue
                 opened = trio.current_time()
                 outcome = await self._open_once()
+                if not self._hopeless and self._next is None:
+                    await self._source.prepare()
                 # A source that works for a while and fails again and again is not opened ten times a second.
                 if outcome == "closed" or trio.current_time() - opened > LAST_RETRY:
                     retry = FIRST_RETRY
@@ -243,6 +244,7 @@ class Capture:
         await before.aclose()
         # What was wrong with the other says nothing about this one.
         self._fault, self._hopeless, self._silent, self._announced = "", False, False, False
+        await source.prepare()
         self._notify()
 
     async def _open_once(self) -> Outcome:

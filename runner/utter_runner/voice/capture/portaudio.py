@@ -1,8 +1,8 @@
 """The microphone through PortAudio (sounddevice), the usual source.
 
 Rules here: PortAudio is never loaded into this process, for it can hang or spin past all help; it runs in
-`recorder.py`, a child process that is killed when the source is closed. One is kept that has the library loaded and
-waits, because starting it takes longer than a person who has pressed the key should wait.
+`portaudio_process.py`, a child process that is killed when the source is closed. One is kept that has the library
+loaded and waits, because starting it takes longer than a person who has pressed the key should wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from utter_runner.voice.capture.source import OnFrames
 
 # Without -P a file in the working directory could take the place of a module.
-_RECORDER = (sys.executable, "-P", "-c", "from utter_runner.voice.capture.recorder import main; main()")
+_PROCESS = (sys.executable, "-P", "-c", "from utter_runner.voice.capture.portaudio_process import main; main()")
 _LONGEST_ANSWER = 1 << 18
 _LISTING_SECONDS = 10.0
 
@@ -86,12 +86,12 @@ class PortAudioSource:
         return f"{self._device or 'the default source'} (PortAudio)"
 
     async def prepare(self) -> None:
-        """Starts the recorder, so that the next opening finds it with its library loaded."""
+        """Starts the process, so that the next opening finds it with its library loaded."""
         await self._discard_ended()
         if self._ready is None:
             # Whoever opens it is told.
             with contextlib.suppress(OSError):
-                self._ready = Program(_RECORDER)
+                self._ready = Program(_PROCESS)
 
     async def aclose(self) -> None:
         """See `AudioSource.aclose`."""
@@ -161,7 +161,7 @@ async def list_inputs(device: str) -> Inputs:
                 raise _death(*await _last_words(program))
     except trio.TooSlowError:
         raise SourceError(
-            f"PortAudio has not listed the microphones within {_LISTING_SECONDS:g} s; the sound server may hang."
+            f"PortAudio has not listed the microphones for {_LISTING_SECONDS:g} s; the sound server may hang."
         ) from None
     finally:
         await program.end()
@@ -176,7 +176,7 @@ async def list_inputs(device: str) -> Inputs:
 
 def _start() -> Program:
     try:
-        return Program(_RECORDER)
+        return Program(_PROCESS)
     except OSError as error:
         raise SourceError(f"The program that records cannot be started: {error}.") from error
 

@@ -89,8 +89,8 @@ class Output:
                     os._exit(0)
 
 
-class Recorder:
-    """PortAudio, and at most one stream of it."""
+class PortAudio:
+    """The library, and at most one stream of it."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -353,14 +353,14 @@ def _silence() -> int:
 def main() -> None:
     """Serves until stdin ends."""
     _die_with_parent()
-    recorder = Recorder(Output(_silence()))
+    served = PortAudio(Output(_silence()))
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     with contextlib.suppress(SourceError):
         # Whoever asks is told; until then the cause may go away.
-        recorder.load()
+        served.load()
     while True:
-        recorder.handle(json.loads(requests.get()))
+        served.handle(json.loads(requests.get()))
 
 
 if __name__ == "__main__":

@@ -411,6 +411,15 @@ async def test_portaudios_thread_does_not_wait_for_a_runner_that_stands_still(li
     assert "blocks were lost, which nobody fetched" in reason
 
 
+async def test_a_request_that_is_none_ends_the_process_with_what_was_wrong(library: Library) -> None:
+    program = Program(portaudio._PROCESS)
+    await program.stdin.send_all(b'{"what": 1}\n')
+    with trio.fail_after(PATIENCE):
+        code, complaint = await portaudio._last_words(program)
+    assert (code, complaint[-18:]) == (1, "KeyError: 'server'")
+    await program.end()
+
+
 # ---- the answer
 
 

@@ -24,7 +24,7 @@ import queue
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from utter_runner.voice.capture.source import SourceError
 
@@ -350,7 +350,7 @@ def _silence() -> int:
     return output
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serves until stdin ends."""
     _die_with_parent()
     served = PortAudio(Output(_silence()))
@@ -359,8 +359,14 @@ def main() -> None:
     with contextlib.suppress(SourceError):
         # Whoever asks is told; until then the cause may go away.
         served.load()
-    while True:
-        served.handle(json.loads(requests.get()))
+    try:
+        while True:
+            served.handle(json.loads(requests.get()))
+    except Exception:  # noqa: BLE001 - whatever it is, it is told
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        # The library is not shut down as it wants at an exit: that may hang.
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -266,7 +266,8 @@ async def test_each_microphone_that_is_listed_for_sounddevice_can_be_opened_by_i
     names = [one["name"] for one in found["inputs"]]
     assert "pipewire" in names
     assert [one["name"] for one in found["inputs"] if one["chosen"] and one["default"]] == ["pipewire"]
-    assert "The microphone is open, so what was plugged in" in found["detail"]
+    # Nobody is told that the list may be old, for it is not.
+    assert "microphone is open" not in found["detail"]
     played = {"vmic_in": audio.write_wav(tmp_path / "a.wav", audio.tone(440, 60))}
     for name in names:
         assert await hears(PortAudioSource(name), bed, played) == pytest.approx(440, abs=10)

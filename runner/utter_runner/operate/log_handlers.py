@@ -123,5 +123,5 @@ def log_handler(environ: Mapping[str, str], stderr: int = 2, journal: str = JOUR
 
 
 def _stream(stderr: int) -> TextIO:
-    """Return stderr by another descriptor: PortAudio's bindings redirect number 2 while they look for devices."""
+    """Return stderr by a descriptor of its own, in UTF-8 whatever the locale."""
     return os.fdopen(os.dup(stderr), "w", buffering=1, encoding="utf-8", errors="backslashreplace")

@@ -6,10 +6,7 @@ would not is left out; a part that cannot be found out is told in a sentence and
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
-
-import trio
 
 from utter_protocol.methods import AudioDevice, AudioDevices
 from utter_runner.machine.pipewire import NodesUnknown
@@ -64,7 +61,7 @@ async def _list_portaudio(answer: AudioDevices, device: str, nodes: Nodes | None
     from utter_runner.voice.capture.portaudio import list_inputs  # noqa: PLC0415 - only what is configured
 
     try:
-        found = await trio.to_thread.run_sync(partial(list_inputs, device), abandon_on_cancel=True)
+        found = await list_inputs(device)
     except SourceError as error:
         return error.reason
     answer.inputs = [
@@ -75,8 +72,6 @@ async def _list_portaudio(answer: AudioDevices, device: str, nodes: Nodes | None
         details.append("PortAudio finds no microphone.")
     elif found.chosen is None and device:
         details.append(f"[audio] device is {device!r}, which is not one of these, or could be several: correct it.")
-    if not found.current:
-        details.append("The microphone is open, so what was plugged in since it was opened is not listed.")
     if nodes is not None and len(nodes.sources) > 1:
         details.append(_ONLY_SERVER)
     return " ".join(details)

@@ -1,8 +1,8 @@
 """The programs that play sound, for everything that the runner lets be heard: cues and speech.
 
 Rules here: which programs there are, how each is told the device and the format, and in what words it failed, stands
-here and nowhere else. A program of its own cannot take PortAudio down, which capture needs, and reaches whatever sound
-server there is. PipeWire plays on the default output if the one that was asked for is not there, without a word, so it
+here and nowhere else. A program of its own cannot take the runner down, and reaches whatever sound server there is.
+PipeWire plays on the default output if the one that was asked for is not there, without a word, so it
 is asked first; the other programs say so themselves. With aplay, the device is ALSA's name.
 """
 

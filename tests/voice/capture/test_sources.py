@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import json
-import sys
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +13,13 @@ import trio.testing
 
 from support import audio
 from utter_runner.voice.capture import pw_record
-from utter_runner.voice.capture.portaudio import PortAudioSource
+from utter_runner.voice.capture.portaudio import PortAudioSource, list_inputs
 from utter_runner.voice.capture.pw_record import PwRecordSource
 from utter_runner.voice.capture.source import NoSource, SourceError
 from utter_runner.voice.capture.wav import WavSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from pathlib import Path
 
     from utter_runner.voice.capture.source import AudioSource
@@ -97,34 +95,27 @@ async def test_no_source_gives_its_reason() -> None:
     assert (error.reason, error.permanent) == ("There is none.", True)
 
 
-class Refusing(importlib.abc.MetaPathFinder):
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: Any = None) -> ModuleSpec | None:
-        if name == "sounddevice":
-            raise self._error
-        return None
-
-
 @pytest.mark.parametrize(
     ("error", "permanent", "says"),
     [
-        (ModuleNotFoundError("No module named 'sounddevice'"), True, "pip install 'utter-runner[audio]'"),
-        (OSError("PortAudio library not found"), True, "Install libportaudio2"),
-        (RuntimeError("Error initializing PortAudio"), False, "PortAudio cannot be initialised"),
+        ("ModuleNotFoundError(\"No module named 'sounddevice'\")", True, "pip install 'utter-runner[audio]'"),
+        ("OSError('PortAudio library not found')", True, "Install libportaudio2"),
+        ("RuntimeError('Error initializing PortAudio')", False, "PortAudio cannot be initialised"),
     ],
 )
 async def test_what_portaudio_lacks_is_named(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, permanent: bool, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, permanent: bool, says: str
 ) -> None:
-    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Refusing(error), *sys.meta_path])
+    (tmp_path / "sounddevice.py").write_text(f"raise {error}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     source = PortAudioSource()
     await source.prepare()
     raised = await why_not(source)
     assert says in raised.reason
     assert raised.permanent == permanent
+    with pytest.raises(SourceError, match=re.escape(says)):
+        await list_inputs("")
+    await source.aclose()
 
 
 @pytest.fixture

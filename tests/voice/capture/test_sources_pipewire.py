@@ -111,7 +111,7 @@ async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pit
         begun = trio.current_time()
         heard = audio.floats(await hear(capture, bed, recording, 2))
         seconds = trio.current_time() - begun
-    assert source._known.accepted == (rate, 2)
+    assert source._accepted == (rate, 2)
     assert audio.loudest_frequency(heard) == pytest.approx(440, abs=5)
     # Not resampled it would be three times as much, not mixed down six times.
     assert len(heard) / RATE == pytest.approx(seconds, rel=0.25)
@@ -135,8 +135,19 @@ async def test_opening_and_closing_many_times_leaves_nothing_open(bed: Any) -> N
             await events.next("open")
             await events.next("closed")
             counts.append(open_descriptors())
-    # The first opening loads the library, which keeps some descriptors.
-    assert len(set(counts[1:])) == 1
+    assert len(set(counts)) == 1
+
+
+async def test_a_closed_portaudio_is_gone_with_its_descriptors(bed: Any) -> None:
+    children, descriptors = child_processes(), open_descriptors()
+    source = PortAudioSource()
+    async with capturing(source, "always") as (_, events):
+        await events.next("open")
+        # None waits while one records.
+        assert len(child_processes() - children) == 1
+        assert source._ready is None
+    assert child_processes() == children
+    assert open_descriptors() == descriptors
 
 
 async def test_a_closed_pw_record_is_gone_with_its_descriptors(bed: Any) -> None:

@@ -220,6 +220,8 @@ class Capture:
                     continue
                 opened = trio.current_time()
                 outcome = await self._open_once()
+                if not self._hopeless and self._next is None:
+                    await self._source.prepare()
                 # A source that works for a while and fails again and again is not opened ten times a second.
                 if outcome == "closed" or trio.current_time() - opened > LAST_RETRY:
                     retry = FIRST_RETRY
@@ -228,6 +230,7 @@ class Capture:
                         await self._until(needed=False)
                     retry = min(2 * retry, LAST_RETRY)
         finally:
+            await self._source.aclose()
             self.close()
 
     def close(self) -> None:
@@ -237,7 +240,8 @@ class Capture:
         self._ring.close()
 
     async def _replace_source(self, source: AudioSource) -> None:
-        self._source, self._next = source, None
+        before, self._source, self._next = self._source, source, None
+        await before.aclose()
         # What was wrong with the other says nothing about this one.
         self._fault, self._hopeless, self._silent, self._announced = "", False, False, False
         await source.prepare()

@@ -52,6 +52,9 @@ class FakeSource:
     async def prepare(self) -> None:
         """Nothing to prepare."""
 
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
     async def run(self, on_frames: OnFrames) -> None:
         """See `AudioSource.run`."""
         self.opened_at.append(trio.current_time())

@@ -56,6 +56,10 @@ class MicrophonesOnly:
         """See `AudioSource.prepare`."""
         await self._source.prepare()
 
+    async def aclose(self) -> None:
+        """See `AudioSource.aclose`."""
+        await self._source.aclose()
+
     async def run(self, on_frames: OnFrames) -> None:
         """See `AudioSource.run`."""
         if self._gone:

@@ -1,41 +1,67 @@
 """The microphone through PortAudio (sounddevice), the usual source.
 
-Rules here: the library is loaded on first use, and every call that may block runs on a worker thread that the loop can
-give up. A stream is aborted and closed, never stopped: stopping one whose audio server stands still can take minutes.
-PortAudio is not thread-safe, so one call at a time goes into it.
+Rules here: PortAudio is never loaded into this process, for it can hang or spin past all help; it runs in
+`portaudio_process.py`, a child process that is killed when the source is closed. One is kept that has the library
+loaded and waits, because starting it takes longer than a person who has pressed the key should wait.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import trio
 
-from utter_runner.voice.capture.resample import RATE, MissingLibrary, StreamResampler
+from utter_runner.voice.capture.program import Program, collect, deliver_frames, said
 from utter_runner.voice.capture.source import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from types import ModuleType
-
     from utter_runner.voice.capture.source import OnFrames
 
-# Larger buffers than PortAudio's own choice: with "low" latency or a block size of 0 blocks are lost.
-_BLOCKS_PER_SECOND = 50
-_LATENCY = 0.1
-_PATIENCE = 2.0
-_SERVERS = ("pipewire", "pulse")
+# Without -P a file in the working directory could take the place of a module.
+_PROCESS = (sys.executable, "-P", "-c", "from utter_runner.voice.capture.portaudio_process import main; main()")
+_LONGEST_ANSWER = 1 << 18
+_LISTING_SECONDS = 10.0
 
-# PaErrorCode (portaudio.h): the device is there and does not take this rate, number of channels or sample format.
-_FORMAT_REFUSED = {-9998, -9997, -9994}
+_held: set[str] = set()
+"""Devices that are recorded without a sound server. PortAudio does not list hardware that is in use."""
 
-_LIBRARY = threading.Lock()
-_STREAMS: set[_Opening] = set()
-"""Openings whose stream exists. To have the devices listed again would end it, so that is not done meanwhile."""
+
+class Inputs(msgspec.Struct, frozen=True, tag_field="answer", tag="inputs"):
+    """The microphones that PortAudio lists.
+
+    Args:
+        names: each is a value of `[audio] device` that opens this device and no other.
+        default: the one that is opened if none is named; None if there is none.
+        chosen: the one that `[audio] device` comes to; None if it is none of these, or could be several.
+    """
+
+    names: list[str]
+    default: str | None
+    chosen: str | None
+
+
+class _Opened(msgspec.Struct, frozen=True, tag_field="answer", tag="opened"):
+    """A stream: the rate and channels of it, whether there was a sound server, and the device unless it is that."""
+
+    format: tuple[int, int]
+    server: bool
+    device: str | None
+
+
+class _Refused(msgspec.Struct, frozen=True, tag_field="answer", tag="refused"):
+    """Why there is nothing else, and whether there was a sound server."""
+
+    error: str
+    permanent: bool
+    server: bool
+
+
+_Answer = _Opened | Inputs | _Refused
+_ANSWERS: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 
 
 class PortAudioSource:
@@ -49,7 +75,10 @@ class PortAudioSource:
 
     def __init__(self, device: str = "") -> None:
         self._device = device
-        self._known = _Known()
+        self._ready: Program | None = None
+        # What one opening leaves to the next.
+        self._accepted: tuple[int, int] | None = None
+        self._served = False
 
     @property
     def description(self) -> str:
@@ -57,278 +86,133 @@ class PortAudioSource:
         return f"{self._device or 'the default source'} (PortAudio)"
 
     async def prepare(self) -> None:
-        """Loads the library, which takes about 100 ms, so that the first opening does not."""
-        with contextlib.suppress(SourceError):
-            await trio.to_thread.run_sync(_load, abandon_on_cancel=True)
+        """Starts the process, so that the next opening finds it with its library loaded."""
+        await self._discard_ended()
+        if self._ready is None:
+            # Whoever opens it is told.
+            with contextlib.suppress(OSError):
+                self._ready = Program(_PROCESS)
+
+    async def aclose(self) -> None:
+        """See `AudioSource.aclose`."""
+        program, self._ready = self._ready, None
+        if program is not None:
+            await program.end()
 
     async def run(self, on_frames: OnFrames) -> None:
         """See `AudioSource.run`."""
-        ended = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-
-        def on_end() -> None:
-            # A stream that was given up may end when nobody runs any more.
-            with contextlib.suppress(trio.RunFinishedError):
-                token.run_sync_soon(ended.set)
-
-        opening = _Opening(self._device, self._known, on_frames, on_end)
+        await self._discard_ended()
+        program, self._ready = self._ready or _start(), None
         try:
-            await trio.to_thread.run_sync(opening.open, abandon_on_cancel=True)
-            await ended.wait()
-            self._known.stale = True
-            raise SourceError(f"The audio server closed the stream from {self.description}.")
+            opened, frames = await self._open(program)
+            held = {opened.device} if opened.device else set()
+            _held.update(held)
+            try:
+                await deliver_frames(program.stdout, on_frames, frames)
+            finally:
+                _held.difference_update(held)
+            raise await self._end_of(program)
         finally:
-            with trio.move_on_after(_PATIENCE, shield=True) as scope:
-                await trio.to_thread.run_sync(opening.close, abandon_on_cancel=True)
-            if scope.cancelled_caught:
-                _forget_exit_handler()
+            if program is not self._ready:
+                await program.end()
+
+    async def _open(self, program: Program) -> tuple[_Opened, bytes]:
+        """Returns the answer, and what came of the frames with it."""
+        # The device may be another one when it did not take what it took before.
+        accepted, self._accepted = self._accepted, None
+        answer, frames = await _ask(program, {"open": self._device, "format": accepted, "server": self._served})
+        if isinstance(answer, _Opened):
+            self._accepted, self._served = answer.format, answer.server
+            return answer, frames
+        if isinstance(answer, _Refused):
+            self._served = answer.server
+            if not answer.permanent:
+                # It is as good as a new one.
+                self._ready = program
+            raise SourceError(answer.error, permanent=answer.permanent)
+        raise await self._end_of(program) if answer is None else _junk(answer)
+
+    async def _end_of(self, program: Program) -> SourceError:
+        """Why there is no more, of a program that has closed its output."""
+        code, complaint = await _last_words(program)
+        if code == 0:
+            return SourceError(f"The audio server closed the stream from {self.description}{complaint}.")
+        return _death(code, complaint)
+
+    async def _discard_ended(self) -> None:
+        if self._ready is not None and self._ready.ended:
+            await self.aclose()
 
 
-class Inputs(NamedTuple):
-    """The microphones that PortAudio lists.
-
-    Args:
-        names: each is a value of `[audio] device` that opens this device and no other.
-        default: the one that is opened if none is named; None if there is none.
-        chosen: the one that `[audio] device` comes to; None if it is none of these, or could be several.
-        current: the list was read just now, and not when the stream was opened that exists.
-    """
-
-    names: list[str]
-    default: str | None
-    chosen: str | None
-    current: bool
-
-
-def list_inputs(device: str) -> Inputs:
-    """List the microphones; blocks, so it is for a worker thread.
+async def list_inputs(device: str) -> Inputs:
+    """List the microphones that there are now; takes a fraction of a second.
 
     Args:
         device: as `PortAudioSource` takes it.
 
     Raises:
-        SourceError: PortAudio cannot be used.
+        SourceError: PortAudio cannot be used, or does not answer.
     """
-    with _library(refresh=not _STREAMS) as sounddevice:
-        try:
-            return _inputs(sounddevice, device)
-        except sounddevice.PortAudioError as error:
-            raise SourceError(f"PortAudio cannot list the microphones: {error}.") from error
-
-
-def _inputs(sounddevice: ModuleType, device: str) -> Inputs:
-    def found(name: str | None) -> int | None:
-        try:
-            return int(sounddevice.query_devices(name, "input")["index"])
-        except (ValueError, sounddevice.PortAudioError):
-            return None
-
-    names: dict[int, str] = {}
-    for info in sounddevice.query_devices():
-        if info["max_input_channels"]:
-            name, system = info["name"], sounddevice.query_hostapis(info["hostapi"])["name"]
-            # Two devices of one name are told apart by the system behind them, if at all.
-            usable = [one for one in (name, f"{name}, {system}") if found(one) == info["index"]]
-            if usable:
-                names[info["index"]] = usable[0]
-    default = found(_preferred(names.values()))
-    chosen = found(device) if device else default
-    known = names.get
-    return Inputs(
-        list(names.values()),
-        None if default is None else known(default),
-        None if chosen is None else known(chosen),
-        not _STREAMS,
-    )
-
-
-@dataclass
-class _Known:
-    """What one opening leaves to the next.
-
-    Args:
-        accepted: rate and channels that the device took.
-        stale: the list of devices is to be read again. PortAudio reads it once, and what it reads while the sound
-            server is down stays empty.
-        server: there was a sound server. Without it PortAudio lists the hardware itself; whoever records from that
-            keeps it from the server when it comes back, and so from every program of the desktop.
-    """
-
-    accepted: tuple[int, int] | None = None
-    stale: bool = False
-    server: bool = False
-
-
-class _Opening:
-    """One stream. `open` and `close` run on worker threads, `close` perhaps while `open` is still busy."""
-
-    def __init__(self, device: str, known: _Known, on_frames: OnFrames, on_end: Callable[[], None]) -> None:
-        self._device = device
-        self._known = known
-        self._on_frames = on_frames
-        self._on_end = on_end
-        self._stream: Any = None
-        self._unwanted = False
-
-    def open(self) -> None:
-        """Opens and starts the stream.
-
-        Raises:
-            SourceError: there is no such device, or it cannot be opened.
-        """
-        with _library(refresh=self._known.stale) as sounddevice:
-            try:
-                self._open(sounddevice)
-                self._stream.start()
-            except sounddevice.PortAudioError as error:
-                self._known.stale = True
-                raise SourceError(f"The microphone cannot be opened: {error}.") from error
-            except SourceError:
-                self._known.stale = True
-                raise
-            if self._unwanted:
-                self._end_stream()
-
-    def close(self) -> None:
-        """Ends the stream, or has it ended as soon as it is there. Never raises."""
-        self._unwanted = True
-        with contextlib.suppress(SourceError), _library(refresh=False):
-            self._end_stream()
-
-    def _end_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.abort(ignore_errors=True)
-            self._stream.close(ignore_errors=True)
-            self._stream = None
-            _STREAMS.discard(self)
-
-    def _open(self, sounddevice: ModuleType) -> None:
-        names = [info["name"] for info in sounddevice.query_devices() if info["max_input_channels"]]
-        if not names:
-            raise SourceError(
-                "PortAudio finds no microphone. Is the sound server running, and is its ALSA plug-in (pipewire-alsa"
-                " or alsa-plugins-pulse) installed?"
-            )
-        server = _preferred(names)
-        if self._known.server and not server and not self._device:
-            raise SourceError(
-                "The sound server that was here is gone; start it again (systemctl --user start pipewire). What"
-                f" PortAudio lists without it ({', '.join(names)}) is left to the server, unless [audio] device names"
-                " it."
-            )
-        self._known.server |= server is not None
-        device = self._device or server
-        known, self._known.accepted = self._known.accepted, None
-        try:
-            formats = [known] if known else _formats(sounddevice.query_devices(device, "input"))
-            self._stream = self._first_accepted(sounddevice, device, formats)
-            _STREAMS.add(self)
-        except ValueError as error:
-            raise SourceError(
-                f"The microphone {self._device!r} cannot be chosen: {error}. PortAudio lists: {', '.join(names)}."
-            ) from error
-        self._known.stale = False
-
-    def _first_accepted(self, sounddevice: ModuleType, device: str | None, formats: list[tuple[int, int]]) -> Any:
-        """Opens the stream in the first format that the device takes."""
-        for rate, channels in formats:
-            try:
-                stream = sounddevice.RawInputStream(
-                    samplerate=rate,
-                    channels=channels,
-                    dtype="float32",
-                    device=device,
-                    blocksize=rate // _BLOCKS_PER_SECOND,
-                    latency=_LATENCY,
-                    callback=self._callback(rate, channels),
-                    finished_callback=self._finished,
-                )
-            except sounddevice.PortAudioError as error:
-                if (rate, channels) == formats[-1] or _FORMAT_REFUSED.isdisjoint(error.args[1:2]):
-                    raise
-            else:
-                self._known.accepted = (rate, channels)
-                return stream
-        raise AssertionError("the last format either opens or raises")
-
-    def _callback(self, rate: int, channels: int) -> Callable[[Any, int, Any, Any], None]:
-        if (rate, channels) == (RATE, 1):
-
-            def deliver(data: Any, _frames: int, _time: Any, _status: Any) -> None:
-                if not self._unwanted:
-                    self._on_frames(data)
-
-            return deliver
-        try:
-            resampler = StreamResampler(rate, channels)
-        except MissingLibrary as error:
-            raise SourceError(str(error), permanent=True) from error
-
-        def convert(data: Any, _frames: int, _time: Any, _status: Any) -> None:
-            if not self._unwanted and (mono := resampler.process(data)):
-                self._on_frames(mono)
-
-        return convert
-
-    def _finished(self) -> None:
-        self._on_end()
-
-
-def _preferred(names: Collection[str]) -> str | None:
-    """A device of the sound server, which follows the user's choice of a default microphone; None: PortAudio's own."""
-    return next((name for name in _SERVERS if name in names), None)
-
-
-@contextlib.contextmanager
-def _library(*, refresh: bool) -> Iterator[ModuleType]:
-    """PortAudio, for one caller at a time; with `refresh` it reads the list of devices again."""
-    sounddevice = _load()
-    if not _LIBRARY.acquire(timeout=_PATIENCE):
-        raise SourceError(
-            "PortAudio does not come back from an earlier call, as it happens when the sound server hangs. If it lasts,"
-            ' restart the runner, or set [audio] source = "pw-record".'
-        )
+    program = _start()
     try:
-        if refresh:
-            try:
-                sounddevice._terminate()  # noqa: SLF001 - the only way to have the devices listed again
-                sounddevice._initialize()  # noqa: SLF001 - see above
-            except sounddevice.PortAudioError as error:
-                raise SourceError(f"PortAudio cannot be initialised: {error}.") from error
-        yield sounddevice
+        with trio.fail_after(_LISTING_SECONDS):
+            answer, _ = await _ask(program, {"list": device})
+            if answer is None:
+                raise _death(*await _last_words(program))
+    except trio.TooSlowError:
+        raise SourceError(
+            f"PortAudio has not listed the microphones for {_LISTING_SECONDS:g} s; the sound server may hang."
+        ) from None
     finally:
-        _LIBRARY.release()
+        await program.end()
+    if isinstance(answer, _Refused):
+        raise SourceError(answer.error, permanent=answer.permanent)
+    if not isinstance(answer, Inputs):
+        raise _junk(answer)
+    for name in _held.difference(answer.names):
+        answer = Inputs([*answer.names, name], answer.default, name)
+    return answer
 
 
-def _load() -> ModuleType:
+def _start() -> Program:
     try:
-        import sounddevice  # noqa: PLC0415 - optional, slow to import, and initialises PortAudio
-    except ImportError as error:
-        raise SourceError(
-            f"The microphone needs the Python package sounddevice, which is not installed ({error}). Install it with:"
-            " pip install 'utter-runner[audio]'",
-            permanent=True,
-        ) from error
+        return Program(_PROCESS)
     except OSError as error:
-        raise SourceError(
-            f"The microphone needs the PortAudio library, which cannot be loaded ({error}). Install libportaudio2"
-            ' (Debian, Ubuntu) or portaudio, or set [audio] source = "pw-record".',
-            permanent=True,
-        ) from error
-    except Exception as error:
-        # sounddevice initialises PortAudio while it is imported and raises its own error then.
-        raise SourceError(f"PortAudio cannot be initialised: {error}.") from error
-    module: ModuleType = sounddevice
-    return module
+        raise SourceError(f"The program that records cannot be started: {error}.") from error
 
 
-def _formats(info: dict[str, Any]) -> list[tuple[int, int]]:
-    """What to ask a device for, in order: what is wanted, and what it says that it prefers."""
-    rate, channels = round(info["default_samplerate"]), info["max_input_channels"]
-    return list(dict.fromkeys([(RATE, 1), (rate, min(2, channels)), (rate, channels), (rate, 1)]))
+async def _ask(program: Program, request: dict[str, Any]) -> tuple[_Answer | None, bytes]:
+    """Returns the answer, or None if the program ends instead, and what came after it."""
+    got = b""
+    # Who has ended cannot be told anything; the end of its output follows.
+    with contextlib.suppress(trio.BrokenResourceError):
+        await program.stdin.send_all(msgspec.json.encode(request) + b"\n")
+    while b"\n" not in got:
+        piece = await program.stdout.receive_some()
+        if not piece:
+            return None, b""
+        got += piece
+        if len(got) > _LONGEST_ANSWER:
+            raise _junk(got)
+    line, _, rest = got.partition(b"\n")
+    try:
+        return _ANSWERS.decode(line), rest
+    except msgspec.MsgspecError:
+        raise _junk(line) from None
 
 
-def _forget_exit_handler() -> None:
-    """A call that hangs would hang again when the library is shut down at exit; the kernel cleans up instead."""
-    with contextlib.suppress(SourceError):
-        atexit.unregister(_load()._exit_handler)  # noqa: SLF001 - the library offers no other way
+def _junk(answer: object) -> SourceError:
+    return SourceError(f"The program that records has answered with something else: {str(answer)[:100]}")
+
+
+async def _last_words(program: Program) -> tuple[int, str]:
+    """Returns the exit status of a program that ends, and what it complained, with a colon before it."""
+    code = await program.wait()
+    tail = bytearray()
+    await collect(program.stderr, tail)
+    return code, said(tail)
+
+
+def _death(code: int, complaint: str) -> SourceError:
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+    return SourceError(f"The program that records has ended {how}{complaint}.")

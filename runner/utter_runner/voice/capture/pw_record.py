@@ -1,18 +1,17 @@
 """The microphone through `pw-record`, for machines without PortAudio.
 
-Rules here: one child process per opening, in a session of its own so that a Ctrl-C meant for the runner does not reach
-it; it is killed when the source is closed, for it has nothing to save.
+Rules here: one child process per opening, which is killed when the source is closed.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import trio
 
 from utter_runner.machine.pipewire import NodesUnknown
+from utter_runner.voice.capture.program import Program, collect, deliver_frames, said
 from utter_runner.voice.capture.resample import RATE
 from utter_runner.voice.capture.source import SourceError
 from utter_runner.voice.pipewire_nodes import read_nodes
@@ -20,8 +19,6 @@ from utter_runner.voice.pipewire_nodes import read_nodes
 if TYPE_CHECKING:
     from utter_runner.voice.capture.source import OnFrames
 
-_FRAME = 4
-_STDERR_TAIL = 2_000
 _MISSING = (
     "{program} is not installed, and the microphone is to be opened through it. Install PipeWire's command line"
     " programs (pipewire-bin or pipewire-utils) and coreutils, or set [audio] source to another one."
@@ -58,21 +55,18 @@ class PwRecordSource:
         try:
             argv = await self._argv()
             await self._look_for_device()
-            process = await trio.lowlevel.open_process(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            process = Program(argv)
         except OSError as error:
             raise SourceError(f"pw-record cannot be started: {error}.") from error
         try:
-            said = await _pump(process, on_frames)
+            complaint = await _pump(process, on_frames)
             code = await process.wait()
         finally:
-            await _end(process)
-        raise SourceError(f"pw-record ended with exit status {code}{said}. Is PipeWire running?")
+            await process.end()
+        raise SourceError(f"pw-record ended with exit status {code}{complaint}. Is PipeWire running?")
+
+    async def aclose(self) -> None:
+        """Nothing is kept between openings."""
 
     async def _argv(self) -> list[str]:
         for program in ("stdbuf", "pw-record"):
@@ -110,34 +104,10 @@ class PwRecordSource:
             )
 
 
-async def _pump(process: trio.Process, on_frames: OnFrames) -> str:
+async def _pump(process: Program, on_frames: OnFrames) -> str:
     """Delivers frames until the program closes its output; returns what it had to say, with a colon before it."""
-    assert process.stdout is not None  # noqa: S101 - it was started with a pipe
     errors = bytearray()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_collect, process.stderr, errors)
-        rest = b""
-        async for piece in process.stdout:
-            data = rest + piece
-            whole = len(data) // _FRAME * _FRAME
-            if whole:
-                on_frames(data[:whole])
-            rest = data[whole:]
-    said = " ".join(errors.decode(errors="replace").split())
-    return f": {said}" if said else ""
-
-
-async def _collect(stream: trio.abc.ReceiveStream | None, tail: bytearray) -> None:
-    if stream is not None:
-        async for piece in stream:
-            tail += piece
-            del tail[:-_STDERR_TAIL]
-
-
-async def _end(process: trio.Process) -> None:
-    with trio.CancelScope(shield=True):
-        process.kill()
-        await process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                await stream.aclose()
+        nursery.start_soon(collect, process.stderr, errors)
+        await deliver_frames(process.stdout, on_frames)
+    return said(errors)

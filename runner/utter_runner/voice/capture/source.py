@@ -41,14 +41,23 @@ class AudioSource(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Does what is slow and can be done without opening the device, such as loading a library. Never raises."""
+        """Does what is slow and can be done without opening the device, such as starting a program. Never raises.
+
+        What it has made is used up by `run`, so it is worth calling before each opening.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Gives back what `prepare` has made, even when it is cancelled. Never raises; for a source that is not open.
+
+        Whoever has called `prepare` or `run` calls it when the source is not needed any more.
+        """
         ...
 
     async def run(self, on_frames: OnFrames) -> None:
         """Opens the device and delivers frames until it is cancelled, which closes the device within a few seconds.
 
-        May be called again when it has ended. After it ended, nothing is delivered any more, or what comes late from a
-        library that hangs must be ignored by the caller.
+        May be called again when it has ended, after which nothing is delivered any more.
 
         Raises:
             SourceError: the device could not be opened, or ended by itself.
@@ -71,6 +80,9 @@ class NoSource:
 
     async def prepare(self) -> None:
         """Nothing to prepare."""
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
 
     async def run(self, on_frames: OnFrames) -> None:  # noqa: ARG002 - there is nothing to deliver
         """Gives the reason.

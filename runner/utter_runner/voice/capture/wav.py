@@ -43,6 +43,9 @@ class WavSource:
     async def prepare(self) -> None:
         """Nothing to prepare: a file that changes is read as it is when it is opened."""
 
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
     async def run(self, on_frames: OnFrames) -> None:
         """Delivers the file and then silence, 20 ms at a time. See `AudioSource.run`."""
         pcm = memoryview(await trio.to_thread.run_sync(self._load, abandon_on_cancel=True))

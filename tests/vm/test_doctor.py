@@ -17,7 +17,8 @@ from vm.bed.guest import Guest, GuestError, Job
 from vm.service import PIECES, SOCKET, UNIT, Service
 
 PLUGINS = {"ear", "commands", "desktop"}
-SOCKET_TABLE = "[socket]\nallow_same_uid = true\n"
+# Recording all the time takes an emulated processor half of its time; the doctor listens when it looks.
+EXTRA = '[socket]\nallow_same_uid = true\n[audio]\ncapture = "on-demand"\n'
 WHISPER = '[[plugin]]\nid = "whisper"\npass_env = ["XDG_DATA_HOME"]\n[plugin.settings]\nmodel = "nonesuch"\n'
 # A room is never silent; a cable into which nobody plays is.
 ROOM = ("speaker-test", "-t", "pink", "-D", "hw:Loopback,1,0", "-c", "2", "-r", "48000", "-F", "S16_LE", "-l", "0")
@@ -63,17 +64,23 @@ def room(guest: Guest) -> Room:
 def machine(guest: Guest, service: Service, room: Room) -> Service:
     room.sounds()
     service.put_plugin("ear")
-    service.install(PIECES, extra=SOCKET_TABLE)
+    service.install(PIECES, extra=EXTRA)
     service.plug()
     return service
 
 
 def doctor(service: Service) -> dict[str, Any]:
     """The doctor's report, whose exit code is that of the command."""
-    done = service.utter("doctor", "--json", timeout=300)
-    report: dict[str, Any] = json.loads(done.out)
-    assert report["exit"] == done.code, done
-    return report
+
+    def look() -> dict[str, Any] | None:
+        done = service.utter("doctor", "--json", timeout=300)
+        report: dict[str, Any] = json.loads(done.out)
+        assert report["exit"] == done.code, done
+        # What an emulated machine has not found out in time is to be asked again: so it says.
+        return None if any(one["mend"] == "utter doctor" for one in report["findings"]) else report
+
+    found: dict[str, Any] = service.guest.until("the doctor has looked at everything", look)
+    return found
 
 
 def problems(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -104,8 +111,7 @@ def settled(service: Service) -> dict[str, Any]:
 
     def well(status: dict[str, Any]) -> bool:
         ready = {one["id"] for one in status["plugins"] if one["status"] == "ready"}
-        heard = status["audio"]["open"] and not status["audio"]["detail"]
-        return status["state"] == "ready" and ready == PLUGINS and heard
+        return status["state"] == "ready" and ready == PLUGINS
 
     reports: list[dict[str, Any]] = []
 
@@ -113,7 +119,7 @@ def settled(service: Service) -> dict[str, Any]:
         reports.append(doctor(service))
         return set(problems(reports[-1])) <= EXPECTED
 
-    service.until("the plugins are ready and the microphone is open", well)
+    service.until("the plugins are ready", well)
     try:
         service.guest.until("the doctor finds nothing else", fine, LIMIT)
     except GuestError as error:
@@ -188,19 +194,19 @@ def test_the_runner_was_killed_and_its_socket_is_stale(machine: Service, guest: 
 
 
 def test_the_configuration_is_wrong_and_the_unit_has_failed(machine: Service, guest: Guest) -> None:
-    machine.configure_more(PIECES, extra=SOCKET_TABLE + "[hotkey]\npush_to_talk = 1\n")
+    machine.configure_more(PIECES, extra=EXTRA + "[hotkey]\npush_to_talk = 1\n")
     machine.systemctl("restart", UNIT)
     guest.until("the unit has failed", lambda: machine.show("ActiveState") == "failed")
     found = problems(doctor(machine))
     assert any("hotkey" in one["what"] for name, one in found.items() if name.startswith("config.")), found
     assert "failed" in found["service.unit"]["what"]
-    machine.configure_more(PIECES, extra=SOCKET_TABLE)
+    machine.configure_more(PIECES, extra=EXTRA)
     carry_out(machine, found["service.unit"])
     settled(machine)
 
 
 def test_the_model_is_missing(machine: Service) -> None:
-    machine.configure_more(WHISPER + PIECES, extra=SOCKET_TABLE)
+    machine.configure_more(WHISPER + PIECES, extra=EXTRA)
     try:
         machine.utter("reload")
         machine.until("the runner knows", lambda status: any("nonesuch" in one["detail"] for one in status["plugins"]))
@@ -209,7 +215,7 @@ def test_the_model_is_missing(machine: Service) -> None:
         assert named, found
         assert named[0]["mend"]
     finally:
-        machine.configure_more(PIECES, extra=SOCKET_TABLE)
+        machine.configure_more(PIECES, extra=EXTRA)
         machine.utter("reload").ok()
     settled(machine)
 

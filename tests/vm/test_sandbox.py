@@ -12,7 +12,7 @@ import pytest
 from vm.bed.guest import Guest
 from vm.service import KEYBOARD, Service
 
-ENFORCE = "[security]\nenforce = true\n"
+ENFORCE = '[security]\nenforce = true\n[audio]\nsource = "none"\n'
 SPY = '[[plugin]]\nid = "spy"\n'
 WRAPPERS = ["systemd-run", "bubblewrap", "landlock", "seccomp"]
 PENDING = "it has not been tried yet"

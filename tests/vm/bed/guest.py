@@ -25,7 +25,8 @@ from vm.bed.machine import Machine, restored
 # How long a command may take if nothing else is said.
 COMMAND_SECONDS = 120.0
 WAIT_SECONDS = 180.0
-_POLL_SECONDS = 0.5
+# A look takes a second of an emulated processor, which those need that are waited for.
+_POLL_SECONDS = 1.5
 _SHARED = "/mnt/host"
 
 

@@ -303,7 +303,7 @@ async def test_a_warm_process_that_has_died_is_replaced(library: Library) -> Non
     async def dies() -> None:
         assert source._ready is not None
         (await library.child()).kill(signal.SIGKILL)
-        await source._ready.wait()
+        await source._ready.program.wait()
 
     await source.prepare()
     await dies()
@@ -415,7 +415,7 @@ async def test_a_request_that_is_none_ends_the_process_with_what_was_wrong(libra
     program = Program(portaudio._PROCESS)
     await program.stdin.send_all(b'{"what": 1}\n')
     with trio.fail_after(PATIENCE):
-        code, complaint = await portaudio._last_words(program)
+        code, complaint = await portaudio._Recorder(program).last_words()
     assert (code, complaint[-18:]) == (1, "KeyError: 'server'")
     await program.end()
 
@@ -433,20 +433,37 @@ class Pipes:
         self.program: Any = SimpleNamespace(stdin=self.stdin, stdout=self.stdout)
 
 
+READY = b'{"answer":"ready"}\n'
 OPENED = b'{"answer":"opened","format":[16000,1],"server":true,"device":null}\n'
 
 
-async def test_an_answer_may_come_in_any_pieces_and_frames_with_it() -> None:
-    for pieces in ([bytes([byte]) for byte in OPENED], [OPENED[:20], OPENED[20:] + b"fram"], [OPENED + b"fram"]):
+@pytest.mark.parametrize("prepared", [False, True])
+async def test_an_answer_may_come_in_any_pieces_and_frames_with_it(prepared: bool) -> None:
+    said = READY + OPENED
+    splits = [[said[:at], said[at:] + b"fram"] for at in range(1, len(said))]
+    for pieces in ([bytes([byte]) for byte in said], [said + b"fram"], *splits):
         pipes = Pipes()
-        for piece in pieces:
-            await pipes.answers.send_all(piece)
         # A stream in memory joins what is sent, so that each piece is looked at before the next one comes.
         pipes.stdout.receive_some = one_by_one(pieces)  # type: ignore[method-assign] # see above
-        answer, frames = await portaudio._ask(pipes.program, {"open": ""})
-        assert answer == portaudio._Opened((16_000, 1), server=True, device=None)
-        assert frames == pieces[-1].partition(b"\n")[2]
+        recorder = portaudio._Recorder(pipes.program)
+        if prepared:
+            await recorder.loaded()
+        assert await recorder.ask({"open": ""}) == portaudio._Opened((16_000, 1), server=True, device=None)
+        assert recorder.rest == pieces[-1].rpartition(b"\n")[2]
         assert await pipes.requests.receive_some() == b'{"open":""}\n'
+
+
+async def test_who_stops_waiting_for_the_library_loses_nothing_of_what_was_said(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    pipes = Pipes()
+    recorder = portaudio._Recorder(pipes.program)
+    await pipes.answers.send_all(READY[:5])
+    with trio.move_on_after(1) as waited:
+        await recorder.loaded()
+    assert waited.cancelled_caught
+    await pipes.answers.send_all(READY[5:] + OPENED)
+    assert await recorder.ask({"open": ""}) == portaudio._Opened((16_000, 1), server=True, device=None)
 
 
 def one_by_one(pieces: list[bytes]) -> Any:
@@ -459,6 +476,7 @@ def one_by_one(pieces: list[bytes]) -> Any:
     return receive_some
 
 
+@pytest.mark.parametrize("before", [b"", READY])
 @pytest.mark.parametrize(
     "said",
     [
@@ -470,25 +488,38 @@ def one_by_one(pieces: list[bytes]) -> Any:
         b"\n",
     ],
 )
-async def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
+async def test_what_is_no_answer_is_told_as_such(before: bytes, said: bytes) -> None:
     pipes = Pipes()
-    await pipes.answers.send_all(said)
+    await pipes.answers.send_all(before + said)
     with pytest.raises(SourceError, match="has answered with something else"):
-        await portaudio._ask(pipes.program, {"open": ""})
+        await portaudio._Recorder(pipes.program).ask({"open": ""})
+
+
+async def test_one_that_says_something_else_than_that_it_is_ready_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "process"
+    script.write_text("#!/bin/sh\necho hello; read line\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
+    source = PortAudioSource()
+    await source.prepare()
+    assert source._ready is None
+    assert "has answered with something else: hello" in (await fails(source)).reason.replace("b'", "").replace("'", "")
 
 
 async def test_an_answer_without_end_is_not_waited_for() -> None:
     pipes = Pipes()
     await pipes.answers.send_all(bytes(portaudio._LONGEST_ANSWER + 1))
     with pytest.raises(SourceError, match="has answered with something else"):
-        await portaudio._ask(pipes.program, {"open": ""})
+        await portaudio._Recorder(pipes.program).ask({"open": ""})
 
 
 async def test_an_answer_that_breaks_off_is_the_end_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "process"
-    script.write_text('#!/bin/sh\nprintf \'{"answer":"op\'; echo torn >&2; exit 3\n')
+    script.write_text('#!/bin/sh\necho \'{"answer":"ready"}\'; printf \'{"answer":"op\'; echo torn >&2; exit 3\n')
     script.chmod(0o700)
     monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
     source = PortAudioSource()
@@ -496,7 +527,7 @@ async def test_an_answer_that_breaks_off_is_the_end_of_the_program(
     answers = OPENED, b'{"answer":"inputs","names":[],"default":null,"chosen":null}\n'
     for answer, ask in zip(answers, (lambda: portaudio.list_inputs(""), lambda: source.run(len)), strict=True):
         # It is one to another question.
-        script.write_text(f"#!/bin/sh\nread line; echo '{answer.decode().strip()}'\n")
+        script.write_text(f"#!/bin/sh\necho '{READY.decode().strip()}'; read line; echo '{answer.decode().strip()}'\n")
         with pytest.raises(SourceError, match="has answered with something else"):
             await ask()
 

@@ -4,9 +4,9 @@ PortAudio's ALSA thread may spin for ever, or a call into it never return, when 
 moment. Nothing inside of a process ends that, so the process is one that can be killed.
 
 A request is a line of JSON, `{"list": device}` or `{"open": device, "format": [rate, channels] | null, "server":
-bool}`, and so is the answer: `Inputs`, `_Opened` or `_Refused` of `portaudio.py`. What is opened is followed by frames
-(f32le, 16 kHz, mono) until the process ends, with status 0 if the sound server has ended the stream; after another
-answer there may be another request.
+bool}`, and so is the answer: `Inputs`, `_Opened` or `_Refused` of `portaudio.py`. Before all of them comes `_Ready`.
+What is opened is followed by frames (f32le, 16 kHz, mono) until the process ends, with status 0 if the sound server has
+ended the stream; after another answer there may be another request.
 
 Rules here: what is imported costs time at each start, so this imports next to nothing; the process ends with its stdin,
 or with its parent, whatever its other threads do; what the C libraries print reaches nobody; PortAudio's thread never
@@ -353,12 +353,14 @@ def _silence() -> int:
 def main() -> NoReturn:
     """Serves until stdin ends."""
     _die_with_parent()
-    served = PortAudio(Output(_silence()))
+    output = Output(_silence())
+    served = PortAudio(output)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     with contextlib.suppress(SourceError):
         # Whoever asks is told; until then the cause may go away.
         served.load()
+    output.answer({"answer": "ready"})
     try:
         while True:
             served.handle(json.loads(requests.get()))

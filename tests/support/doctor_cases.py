@@ -396,6 +396,7 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "^wpctl set-volume @DEFAULT_AUDIO_SOURCE@ 100%$",
     ),
     ("no wpctl", both(UNHEARD, gone("wpctl get-volume")), "sound.microphone", "broken", "^utter audio devices$"),
+    ("wpctl hangs", both(UNHEARD, programs(wpctl=Ran(None))), "sound.microphone", "broken", "^utter doctor$"),
     (
         "the runner hears nothing because PipeWire is down",
         both(attribute("heard", Heard(problem="It is gone.")), programs(pwdump=Ran(1, "", "Host is down"))),

@@ -22,6 +22,7 @@ from utter_protocol.capabilities import Deprecation, Entry, Registry
 from utter_runner.cli.tree import command_tree
 from utter_runner.operate.doctor import examine as examination
 from utter_runner.operate.doctor import keys, plugins
+from utter_runner.operate.doctor.contact import Heard
 from utter_runner.operate.doctor.fake import (
     INPUT,
     RUNNER_PID,
@@ -255,3 +256,11 @@ def test_every_command_that_is_named_is_one() -> None:
                 assert word in command.commands, f"there is no command utter {' '.join(words)}"
                 command = command.commands[word]
         assert not command.commands or words[-1] == "plugins", f"utter {' '.join(words)} does nothing by itself"
+
+
+@pytest.mark.parametrize("told", ["Volume: 0.40\n", "", None])
+def test_a_silent_microphone_is_said_not_to_be_muted_only_if_that_is_known(bed: Bed, told: str | None) -> None:
+    bed.outside.heard = Heard(peak_db=-120.0, device="mic")
+    bed.outside.programs["wpctl get-volume"] = Ran(None) if told is None else Ran(0, told)
+    (finding,) = found(bed.examine(), "sound.microphone")
+    assert ("It is not muted" in finding.why) is bool(told)

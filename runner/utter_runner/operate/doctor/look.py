@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from utter_runner.operate.lockfile import Entry
 
 _TRIAL_S = 8.0
-# A machine that is busy takes seconds for it, and a finding that PipeWire hangs has to be true.
-_LISTING_S = 8.0
+BUSY_S = 8.0
+"""For how long PipeWire is asked: a busy machine takes seconds, and a finding that it hangs has to be true."""
 
 
 class Options(NamedTuple):
@@ -214,9 +214,9 @@ class Look:
         """What PipeWire has, why it cannot be asked, and what it printed."""
         if self.outside.which("pw-dump") is None:
             return None, "pw-dump, which lists PipeWire's devices, is not installed.", ""
-        ran = self.outside.run(["pw-dump"], timeout=_LISTING_S)
+        ran = self.outside.run(["pw-dump"], timeout=BUSY_S)
         if ran.code is None:
-            return None, f"PipeWire has not listed its devices within {_LISTING_S:g} s; it hangs.", ""
+            return None, f"PipeWire has not listed its devices within {BUSY_S:g} s; it hangs.", ""
         if ran.code:
             return None, f"PipeWire cannot be asked for its devices: {ran.said}.", ""
         try:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from utter_runner.operate.doctor.contact import SILENCE_DB
+from utter_runner.operate.doctor.look import BUSY_S
 from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
 from utter_runner.operate.doctor.words import install
@@ -28,6 +29,7 @@ _RECORD: Final = ["stdbuf", "-o0", "pw-record", *_FORMAT]
 _MANAGERS: Final = ("wireplumber", "pipewire-media-session")
 _SOURCE: Final = "@DEFAULT_AUDIO_SOURCE@"
 _DEAF: Final = "Nothing of what you say is heard."
+_DEVICES: Final = "utter audio devices"
 
 
 @check("sound.server")
@@ -181,11 +183,12 @@ def _default(look: Look) -> str:
 
 def _zeros(look: Look, device: str) -> Finding:
     name = device or _default(look) or "the default one"
-    return broken(
-        f"The microphone ({name}) is open and gives nothing but silence.",
-        f"{_DEAF} It is not muted here: perhaps by a switch on it, or it is another one that you speak into.",
-        "utter audio devices",
-    )
+    what = f"The microphone ({name}) is open and gives nothing but silence."
+    volume = _volume(look)
+    if volume is None:
+        return broken(what, f"{_DEAF} Whether it is muted cannot be told: wpctl does not answer.", "utter doctor")
+    muted = "It is not muted here: perhaps" if volume else "It may be muted,"
+    return broken(what, f"{_DEAF} {muted} by a switch on it, or it is another one that you speak into.", _DEVICES)
 
 
 def _no_source(look: Look) -> Finding | None:
@@ -218,17 +221,23 @@ def _why_no_sound(look: Look) -> Finding | None:
     """Why a microphone that is open gives nothing, if PipeWire knows it."""
     if (found := _no_source(look)) is not None:
         return found
-    try:
-        ran = look.outside.run(["wpctl", "get-volume", _SOURCE])
-    except OSError:
-        return None
-    if "MUTED" in ran.out:
+    volume = _volume(look) or ""
+    if "MUTED" in volume:
         return broken(f"The microphone ({_default(look)}) is muted.", _DEAF, f"wpctl set-mute {_SOURCE} 0")
     # It prints such as "Volume: 0.40".
-    words = ran.out.split()
+    words = volume.split()
     with suppress(ValueError):
         if len(words) > 1 and float(words[1]) == 0:
             return broken(
                 f"The volume of the microphone ({_default(look)}) is 0.", _DEAF, f"wpctl set-volume {_SOURCE} 100%"
             )
     return None
+
+
+def _volume(look: Look) -> str | None:
+    """What wpctl prints of the microphone; nothing without wpctl, None if it does not answer."""
+    try:
+        ran = look.outside.run(["wpctl", "get-volume", _SOURCE], timeout=BUSY_S)
+    except OSError:
+        return ""
+    return None if ran.code is None else ran.out

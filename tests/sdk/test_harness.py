@@ -498,10 +498,13 @@ def test_the_next_runner(plugin: Plugin) -> None:
 
 def test_closing_ends_everything(plugin: Plugin) -> None:
     ended: list[str] = []
+    # What has not begun is only withdrawn.
+    sleeps, waits = threading.Event(), threading.Event()
 
     @plugin.method("sleep")
     async def sleep() -> None:
         try:
+            sleeps.set()
             await asyncio.sleep(100)
         finally:
             ended.append("task")
@@ -517,6 +520,7 @@ def test_closing_ends_everything(plugin: Plugin) -> None:
     def wait() -> None:
         stop = threading.Event()
         plugin.on_cancel(stop.set)
+        waits.set()
         stop.wait()
         ended.append("callback")
         raise Cancelled
@@ -536,6 +540,8 @@ def test_closing_ends_everything(plugin: Plugin) -> None:
             harness.send(method)
         harness.asked("host.context")
         harness.subscribe("blocked", window=1, acks=False).get()
+        assert sleeps.wait(30)
+        assert waits.wait(30)
     assert sorted(ended) == ["call", "callback", "stream", "task"]
     harness.close()
     assert plugin.served_by is None

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -264,3 +264,17 @@ def test_a_silent_microphone_is_said_not_to_be_muted_only_if_that_is_known(bed: 
     bed.outside.programs["wpctl get-volume"] = Ran(None) if told is None else Ran(0, told)
     (finding,) = found(bed.examine(), "sound.microphone")
     assert ("It is not muted" in finding.why) is bool(told)
+
+
+def test_the_volume_is_asked_for_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.outside.heard = Heard(peak_db=-120.0, device="mic")
+    asked: list[str] = []
+    run = bed.outside.run
+
+    def noted(argv: Sequence[str], **more: Any) -> Ran:
+        asked.append(argv[0])
+        return run(argv, **more)
+
+    monkeypatch.setattr(bed.outside, "run", noted)
+    assert found(bed.examine(), "sound.microphone")[0].status == "broken"
+    assert asked.count("wpctl") == 1

@@ -495,17 +495,22 @@ async def test_what_is_no_answer_is_told_as_such(before: bytes, said: bytes) -> 
         await portaudio._Recorder(pipes.program).ask({"open": ""})
 
 
+def replace_process(directory: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Have a shell script stand for the program that records."""
+    script = directory / "process"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
+
+
 async def test_one_that_says_something_else_than_that_it_is_ready_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "process"
-    script.write_text("#!/bin/sh\necho hello; read line\n")
-    script.chmod(0o700)
-    monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
+    replace_process(tmp_path, monkeypatch, "echo hello; read line")
     source = PortAudioSource()
     await source.prepare()
     assert source._ready is None
-    assert "has answered with something else: hello" in (await fails(source)).reason.replace("b'", "").replace("'", "")
+    assert "has answered with something else: b'hello'" in (await fails(source)).reason
 
 
 async def test_an_answer_without_end_is_not_waited_for() -> None:
@@ -518,16 +523,14 @@ async def test_an_answer_without_end_is_not_waited_for() -> None:
 async def test_an_answer_that_breaks_off_is_the_end_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "process"
-    script.write_text('#!/bin/sh\necho \'{"answer":"ready"}\'; printf \'{"answer":"op\'; echo torn >&2; exit 3\n')
-    script.chmod(0o700)
-    monkeypatch.setattr(portaudio, "_PROCESS", [str(script)])
+    ready = f"echo '{READY.decode().strip()}'"
+    replace_process(tmp_path, monkeypatch, f"""{ready}; printf '{{"answer":"op'; echo torn >&2; exit 3""")
     source = PortAudioSource()
     assert (await fails(source)).reason == "The program that records has ended with exit status 3: torn."
     answers = OPENED, b'{"answer":"inputs","names":[],"default":null,"chosen":null}\n'
     for answer, ask in zip(answers, (lambda: portaudio.list_inputs(""), lambda: source.run(len)), strict=True):
         # It is one to another question.
-        script.write_text(f"#!/bin/sh\necho '{READY.decode().strip()}'; read line; echo '{answer.decode().strip()}'\n")
+        replace_process(tmp_path, monkeypatch, f"{ready}; read line; echo '{answer.decode().strip()}'")
         with pytest.raises(SourceError, match="has answered with something else"):
             await ask()
 

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from utter_runner.operate.doctor.outside import Outside
     from utter_runner.operate.lockfile import Entry
 
+DEFAULT_SOURCE = "@DEFAULT_AUDIO_SOURCE@"
 _TRIAL_S = 8.0
-BUSY_S = 8.0
-"""For how long PipeWire is asked: a busy machine takes seconds, and a finding that it hangs has to be true."""
+# A busy machine takes seconds to ask PipeWire, and a finding that it hangs has to be true.
+_PIPEWIRE_S = 8.0
 
 
 class Options(NamedTuple):
@@ -92,6 +93,7 @@ class Look:
         self.service = Once(self._look_at_service)
         self.manager_environ = Once(self._show_environ)
         self.pipewire = Once(self._dump)
+        self.volume = Once(self._get_volume)
         self.record = Once(self._read_record)
         self.drift = Once(self._compare)
 
@@ -214,15 +216,23 @@ class Look:
         """What PipeWire has, why it cannot be asked, and what it printed."""
         if self.outside.which("pw-dump") is None:
             return None, "pw-dump, which lists PipeWire's devices, is not installed.", ""
-        ran = self.outside.run(["pw-dump"], timeout=BUSY_S)
+        ran = self.outside.run(["pw-dump"], timeout=_PIPEWIRE_S)
         if ran.code is None:
-            return None, f"PipeWire has not listed its devices within {BUSY_S:g} s; it hangs.", ""
+            return None, f"PipeWire has not listed its devices within {_PIPEWIRE_S:g} s; it hangs.", ""
         if ran.code:
             return None, f"PipeWire cannot be asked for its devices: {ran.said}.", ""
         try:
             return parse_nodes(ran.out.encode()), "", ran.out
         except NodesUnknown as error:
             return None, str(error), ""
+
+    def _get_volume(self) -> str | None:
+        """What wpctl prints of the default microphone; nothing without wpctl, None if it does not answer."""
+        try:
+            ran = self.outside.run(["wpctl", "get-volume", DEFAULT_SOURCE], timeout=_PIPEWIRE_S)
+        except OSError:
+            return ""
+        return None if ran.code is None else ran.out
 
 
 def is_runner(argv: Sequence[str]) -> bool:

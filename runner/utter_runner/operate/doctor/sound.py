@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from utter_runner.operate.doctor.contact import SILENCE_DB
-from utter_runner.operate.doctor.look import BUSY_S
+from utter_runner.operate.doctor.look import DEFAULT_SOURCE
 from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
 from utter_runner.operate.doctor.words import install
@@ -27,7 +27,6 @@ _SECONDS: Final = 0.5
 _FORMAT: Final = ["--rate", "16000", "--channels", "1", "--format", "f32", "--latency", "100ms"]
 _RECORD: Final = ["stdbuf", "-o0", "pw-record", *_FORMAT]
 _MANAGERS: Final = ("wireplumber", "pipewire-media-session")
-_SOURCE: Final = "@DEFAULT_AUDIO_SOURCE@"
 _DEAF: Final = "Nothing of what you say is heard."
 _DEVICES: Final = "utter audio devices"
 
@@ -184,7 +183,7 @@ def _default(look: Look) -> str:
 def _zeros(look: Look, device: str) -> Finding:
     name = device or _default(look) or "the default one"
     what = f"The microphone ({name}) is open and gives nothing but silence."
-    volume = _volume(look)
+    volume = look.volume()
     if volume is None:
         return broken(what, f"{_DEAF} Whether it is muted cannot be told: wpctl does not answer.", "utter doctor")
     muted = "It is not muted here: perhaps" if volume else "It may be muted,"
@@ -221,23 +220,16 @@ def _why_no_sound(look: Look) -> Finding | None:
     """Why a microphone that is open gives nothing, if PipeWire knows it."""
     if (found := _no_source(look)) is not None:
         return found
-    volume = _volume(look) or ""
+    volume = look.volume() or ""
     if "MUTED" in volume:
-        return broken(f"The microphone ({_default(look)}) is muted.", _DEAF, f"wpctl set-mute {_SOURCE} 0")
+        return broken(f"The microphone ({_default(look)}) is muted.", _DEAF, f"wpctl set-mute {DEFAULT_SOURCE} 0")
     # It prints such as "Volume: 0.40".
     words = volume.split()
     with suppress(ValueError):
         if len(words) > 1 and float(words[1]) == 0:
             return broken(
-                f"The volume of the microphone ({_default(look)}) is 0.", _DEAF, f"wpctl set-volume {_SOURCE} 100%"
+                f"The volume of the microphone ({_default(look)}) is 0.",
+                _DEAF,
+                f"wpctl set-volume {DEFAULT_SOURCE} 100%",
             )
     return None
-
-
-def _volume(look: Look) -> str | None:
-    """What wpctl prints of the microphone; nothing without wpctl, None if it does not answer."""
-    try:
-        ran = look.outside.run(["wpctl", "get-volume", _SOURCE], timeout=BUSY_S)
-    except OSError:
-        return ""
-    return None if ran.code is None else ran.out

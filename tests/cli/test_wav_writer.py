@@ -49,6 +49,27 @@ def test_it_is_whole_after_each_piece(fd: int, tmp_path: Path, encoding: Literal
     assert struct.unpack_from("<I", data, 4)[0] == len(data) - 8
 
 
+@pytest.mark.parametrize("encoding", ["s16", "f32"])
+def test_the_header_is_never_more_than_a_tenth_of_a_second_behind(
+    fd: int, monkeypatch: pytest.MonkeyPatch, encoding: Literal["s16", "f32"]
+) -> None:
+    writer = WavWriter(fd, 16_000, encoding, seekable=True)
+    uncounted = []
+    write = os.write
+
+    def watched(into: int, data: bytes) -> int:
+        written = write(into, data)
+        file = content(fd)
+        uncounted.append(len(file) - 8 - struct.unpack_from("<I", file, 4)[0])
+        return written
+
+    monkeypatch.setattr(os, "write", watched)
+    writer.write(bytes(4 * 8_100))
+    assert writer.frames == 8_100
+    assert sum(uncounted) == len(content(fd)) - (44 if encoding == "s16" else 56)
+    assert max(uncounted) == 1_600 * (2 if encoding == "s16" else 4)
+
+
 def test_other_programs_read_it(fd: int, tmp_path: Path) -> None:
     WavWriter(fd, 16_000, "s16", seekable=True).write(struct.pack("<3f", 0.5, -1.0, 0.0))
     with wave.open(str(tmp_path / "made.wav")) as file:

@@ -14,6 +14,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from utter_runner.cli.interrupts import signals_wake
 from utter_runner.cli.text import harmless_lines
 
 if TYPE_CHECKING:
@@ -102,22 +103,39 @@ def agreed(question: str) -> bool | None:
     stdin = sys.stdin.fileno()
     termios.tcflush(stdin, termios.TCIFLUSH)
     _show(f"{question} [y/N] ", end="")
+    with signals_wake() as wake:
+        poll = _poll(stdin, wake)
+        while stdin not in {fd for fd, _ in poll.poll()}:
+            _drain(wake)
     return os.read(stdin, _LINE_BYTES).strip().lower() in {b"y", b"yes"}
 
 
 def _wait(stdin: int, connection: int, withdrawn: Callable[[], bool], deadline: float) -> bytes | str:
     """The line that was typed, or why there is none."""
-    poll = select.poll()
-    poll.register(stdin, select.POLLIN)
-    poll.register(connection, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0:
-        ready = {fd for fd, _ in poll.poll(left * 1000)}
-        if stdin in ready:
-            # Past sys.stdin, whose buffer would hide from poll what it has taken.
-            return os.read(stdin, _LINE_BYTES)
-        if connection in ready and withdrawn():
-            return "\nThe question was answered elsewhere, or is over."
+    with signals_wake() as wake:
+        poll = _poll(stdin, connection, wake)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {fd for fd, _ in poll.poll(left * 1000)}
+            if stdin in ready:
+                # Past sys.stdin, whose buffer would hide from poll what it has taken.
+                return os.read(stdin, _LINE_BYTES)
+            if connection in ready and withdrawn():
+                return "\nThe question was answered elsewhere, or is over."
+            if wake in ready:
+                _drain(wake)
     return "\nNo answer: not done."
+
+
+def _poll(*fds: int) -> select.poll:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return poll
+
+
+def _drain(wake: int) -> None:
+    """Take what woke; the signal's own handler has its say before this returns."""
+    os.read(wake, _LINE_BYTES)
 
 
 def _show(text: str, end: str = "\n") -> None:

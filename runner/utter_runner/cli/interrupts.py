@@ -1,19 +1,39 @@
 """Ctrl-C, and other signals that mean "end", for commands that have something to finish when they come.
 
-Rules here: a signal does nothing but make a descriptor readable; what it means is the command's to say.
+Rules here: a signal does nothing but make a descriptor readable; what it means is the command's to say. It is the
+interpreter's own handler that writes to the descriptor: a Python handler runs between two bytecodes, and for a signal
+that comes just before poll(2) that is after the next event, whenever it may come.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, and a terminal that was closed."""
+
+
+@contextmanager
+def signals_wake() -> Iterator[int]:
+    """A descriptor that each signal with a Python handler makes readable, for those who wait with poll(2).
+
+    Only on the main thread, as all of `signal`.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 class Interrupts:
@@ -29,12 +49,15 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self.fd, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._woken_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._take) for number in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._woken_before)
         os.close(self.fd)
         os.close(self._wake)
 
@@ -51,4 +74,5 @@ class Interrupts:
         if not self._armed:
             raise KeyboardInterrupt
         self._armed = False
+        # Where `signals_wake` is in force meanwhile, the interpreter writes there alone.
         os.write(self._wake, b"\0")

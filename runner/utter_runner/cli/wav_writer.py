@@ -1,8 +1,8 @@
 """Writes a WAV file while it grows, so that it is whole whenever the writing ends.
 
-Rules here: pure but for the descriptor that is handed in; the header is corrected after each piece, so that it never
-claims more than there is and a process that is killed leaves a file that can be played. What cannot be corrected, such
-as a pipe, gets the largest length there is, as readers of streams expect.
+Rules here: pure but for the descriptor that is handed in; the header is corrected after each tenth of a second, so that
+it never claims more than there is and a process that is killed leaves a file that can be played, short of no more than
+that. What cannot be corrected, such as a pipe, gets the largest length there is, as readers of streams expect.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _LARGEST = 0xFFFFFFFF
 _FULL_SCALE = 32768
 _FORMATS = {"s16": (1, 2), "f32": (3, 4)}
 """The format's code, and the bytes of a sample."""
+_STEPS_PER_SECOND = 10
+"""A recorder that was slow writes much at once, and none of it counts before the header says so."""
 
 
 class WavWriter:
@@ -49,6 +51,11 @@ class WavWriter:
 
     def write(self, frames: bytes) -> None:
         """Append f32le frames. What is no number is written as silence in "s16", and as it is in "f32"."""
+        step = 4 * (self._rate // _STEPS_PER_SECOND) if self._seekable else len(frames)
+        for at in range(0, len(frames), step or 1):
+            self._step(frames[at : at + step])
+
+    def _step(self, frames: bytes) -> None:
         self._all(frames if self._encoding == "f32" else _to_s16(frames))
         self.frames += len(frames) // 4
         if self._seekable:

@@ -5,36 +5,25 @@ Rules here: nothing but this file knows all rooms; stopping is the reverse of st
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import signal
-import time
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import trio
 
-from utter_protocol import ABI, PROTOCOL
 from utter_protocol.capabilities import load_registry
-from utter_protocol.contracts import RUNNER_STREAMS
 from utter_protocol.inherited import RING_VARIABLE, WAKE_VARIABLE
-from utter_protocol.kinds import SttResult
 from utter_protocol.methods import HealthResult
 from utter_protocol.state import state_directory
 from utter_runner import __version__
-from utter_runner.actions.audit import AuditTrail
-from utter_runner.actions.audit_file import AuditFile
+from utter_runner.actions.auditing import Auditing
 from utter_runner.actions.commands import Commands
 from utter_runner.actions.gate import ActionGate
 from utter_runner.actions.rules import policy_rules
+from utter_runner.announcer import Announcer
 from utter_runner.clients.api import ClientApi
 from utter_runner.clients.auth import Admission
-from utter_runner.clients.events import EventBus
-from utter_runner.clients.logs import STREAM as LOG_STREAM
 from utter_runner.clients.logs import LogBacklog
 from utter_runner.clients.server import ClientServer
 from utter_runner.clients.tokens import TokenStore
@@ -44,7 +33,7 @@ from utter_runner.confirm.confirmer import Confirmer
 from utter_runner.confirm.notifications import Notifications
 from utter_runner.confirm.spoken import SpokenAnswers
 from utter_runner.dataplane.build import build_data_plane, handle_root, quotas_of
-from utter_runner.dataplane.hub import Hub, Topic
+from utter_runner.dataplane.hub import Hub
 from utter_runner.host.callbacks import HostCallbacks
 from utter_runner.host.context import ContextCache
 from utter_runner.host.offers import Offers
@@ -60,6 +49,8 @@ from utter_runner.reload import Reloads
 from utter_runner.rpc.deadlines import Deadlines
 from utter_runner.rpc.interface import Limits
 from utter_runner.rpc.reactor import Reactor
+from utter_runner.signals import cancel_on_stop, reload_on_hang_up, stop_signals
+from utter_runner.status import Status
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.launch import Inherited
 from utter_runner.supervision.sandbox.assurance import Assurance
@@ -69,12 +60,11 @@ from utter_runner.voice.build import Voice, VoiceError, build_voice
 from utter_runner.voice.media import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from msgspec import Raw
 
     from utter_protocol.messages import RequestId
-    from utter_protocol.methods import AudioLevel, Transcript
     from utter_runner.config import Config, RunnerConfig
     from utter_runner.confirm.surfaces import Surface
     from utter_runner.operate.notify import ServiceManager
@@ -90,8 +80,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utter_runner")
 
-_CONTENT_EVENTS = frozenset({"heard", "plan", "confirm", "result"})
-_STOP = (signal.SIGTERM, signal.SIGINT)
 # How long a command waits for a router that is being restarted.
 _ROUTER_WAIT = 10.0
 # A hold that was just sent, and the releases of two sessions.
@@ -126,20 +114,22 @@ class Daemon:
         self._endpoint = endpoint
         self._level_is_given = level_is_given
         self._hung_up = hung_up
-        self._nursery: trio.Nursery | None = None
         self._manager = manager
+        self._hub = Hub(queue=setup.config.runner.lossy_queue, window=setup.config.runner.credit_window)
+        self._announcer = Announcer(self._hub, lambda: self._config, self.status)
         self._reporter = Reporter(manager, self._status_text, self._pulse)
         self._reloads = Reloads(
-            setup, read, take_over=self._take_over, on_over=self._state_changed, around=self._reporter.reloading
+            setup,
+            read,
+            take_over=self._take_over,
+            on_over=self._announcer.state_changed,
+            around=self._reporter.reloading,
         )
-        self._started = time.monotonic()
         self._state = "starting"
-        self._warnings: list[str] = []
         # The epochs that have been up, by plugin: an epoch is up again after it was degraded.
         self._met: dict[str, int] = {}
-        self._set_up_warnings: list[str] = []
         self._build(environ, setup.specs, launched)
-        self._warn_of(setup)
+        self._announcer.warn_of(setup)
 
     def _build(self, environ: Mapping[str, str], specs: Sequence[PluginSpec], launched: Mapping[str, Launched]) -> None:
         config, runner = self._config, self._config.runner
@@ -148,7 +138,8 @@ class Daemon:
         self._reactor = Reactor()
         self._deadlines = Deadlines()
         self._registry = load_registry()
-        self._recorded = Recorded(lambda: self._config, environ, self._state_changed)
+        hub, announcer, emit = self._hub, self._announcer, self._announcer.emit
+        self._recorded = Recorded(lambda: self._config, environ, announcer.state_changed)
         self._ops = OpRegistry()
         candidates = CandidateStore()
         self._offers = Offers(
@@ -157,9 +148,6 @@ class Daemon:
             self._recorded.meet,
             timeout=lambda: self._config.runner.handshake_timeout_ms / 1000,
         )
-        hub = self._hub = Hub(queue=runner.lossy_queue, window=runner.credit_window)
-        self._events = EventBus(hub, self.status)
-        emit = self._emit
         host = HostCallbacks()
         host.listen("router.hints_changed", self._offers.hints_changed)
         host.listen("stt.partial", self._partial)
@@ -193,7 +181,7 @@ class Daemon:
             spoken=spoken,
         )
         self._context = ContextCache(self._supervisor)
-        self._audit: AuditTrail | None = None
+        self._auditing = Auditing(state_directory(environ), config.log, announcer.warn_now)
         self._gate = ActionGate(
             self._supervisor,
             ops=self._ops,
@@ -203,7 +191,7 @@ class Daemon:
             emit=emit,
             mark_in=self._mark_in,
             window=self._context.window,
-            audit=self._auditor(config),
+            audit=self._auditing.auditor,
         )
         relay = self._relay = Relay(self._supervisor, window=hub.window, timeout=timeout)
         commands = self._commands = Commands(
@@ -220,15 +208,18 @@ class Daemon:
             commands=commands,
             hints=lambda: self._offers.hints(self._supervisor.instances),
             emit=emit,
-            on_transcript=self._final,
-            on_level=self._on_level,
+            on_transcript=announcer.final,
+            on_level=announcer.level,
             open_stream=OwnStreams(relay).open,
             timeout=timeout,
             environ=environ,
             answers=spoken,
         )
         host.listen("stt.final", self._voice.recogniser.on_final)
-        self._build_streams(hub, relay, host)
+        self._streams = Subscriptions(hub, relay, self._registry)
+        for topic in announcer.topics(self._voice.level, self._log):
+            self._streams.offer(topic.method, topic)
+        self._streams.attach(host)
         self._data = build_data_plane(
             runner,
             handle_root(runner, environ, self._endpoint.path),
@@ -236,7 +227,7 @@ class Daemon:
             reactor=self._reactor,
             deadlines=self._deadlines,
             plugin_known=self._supervisor.get,
-            on_broken=self._warn,
+            on_broken=announcer.warn,
         )
         for method in self._data.methods:
             host.serve(method, partial(self._on_data, method), before_admission=True)
@@ -252,7 +243,7 @@ class Daemon:
             timeout=timeout,
         )
         self._host_requests.attach(host)
-        self._assurance = Assurance(specs, environ, str(self._endpoint.path), self._state_changed)
+        self._assurance = Assurance(specs, environ, str(self._endpoint.path), announcer.state_changed)
         self._api = ClientApi(
             supervisor=self._supervisor,
             registry=self._registry,
@@ -289,50 +280,21 @@ class Daemon:
             max_bytes_per_s=socket.max_bytes_per_s,
             on_refused=logger.warning,
         )
-
-    def _build_streams(self, hub: Hub, relay: Relay, host: HostCallbacks) -> None:
-        level = self._voice.level
-        self._level = Topic(
-            hub, "audio.level", RUNNER_STREAMS["audio.level"], refusal=level.refusal, on_active=level.want
+        self._status = Status(
+            config=lambda: self._config,
+            endpoint=self._endpoint,
+            manager=self._manager,
+            supervisor=self._supervisor,
+            ops=self._ops,
+            assurance=self._assurance,
+            voice=self._voice,
+            api=self._api,
+            server=self._server,
+            tokens=self._tokens,
+            auditing=self._auditing,
+            recorded=self._recorded,
+            warnings=lambda: [*announcer.warnings(), *self._reloads.warnings()],
         )
-        self._partials = Topic(hub, "stt.partial", RUNNER_STREAMS["stt.partial"])
-        self._finals = Topic(hub, "stt.final", RUNNER_STREAMS["stt.final"])
-        log = Topic(hub, LOG_STREAM, RUNNER_STREAMS[LOG_STREAM], on_active=self._log.want)
-        self._log.serve(log)
-        self._streams = Subscriptions(hub, relay, self._registry)
-        for topic in (self._events, self._level, self._partials, self._finals, log):
-            self._streams.offer(topic.method, topic)
-        self._streams.attach(host)
-
-    def _state_changed(self) -> None:
-        self._events.emit({"event": "state", "status": self.status()})
-
-    def _warn(self, text: str) -> None:
-        logger.warning("%s", text)
-        self._warnings.append(text)
-
-    def _warn_now(self, text: str) -> None:
-        """Warn of what may pass, and is no part of the status for ever."""
-        logger.warning("%s", text)
-        self._events.emit({"event": "warning", "text": text})
-
-    def _warn_of(self, setup: Setup) -> None:
-        """Warn of what is wrong, or unwise, in a configuration that takes effect."""
-        warnings = [*setup.problems, *setup.config.warnings]
-        if setup.config.socket is None:
-            warnings.append("There is no [socket] section, so every program of this user may use the runner.")
-        if setup.config.log.content:
-            warnings.append("[log] content is on: what is said and shown is logged.")
-        for text in warnings:
-            if text not in self._set_up_warnings:
-                logger.warning("%s", text)
-        self._set_up_warnings = warnings
-
-    def _emit(self, event: dict[str, Any]) -> None:
-        self._events.emit(event)
-        if self._config.log.content and event["event"] in _CONTENT_EVENTS:
-            # JSON with escapes: what was heard or planned cannot forge a line of the log.
-            logger.info("content: %s", json.dumps(msgspec.to_builtins(event)))
 
     # ---- running
 
@@ -342,12 +304,10 @@ class Daemon:
             async with trio.open_nursery() as base:
                 base.start_soon(self._reactor.run)
                 base.start_soon(self._deadlines.run)
-                # The audit trail outlives the gate, so that what is cancelled at the end is recorded, too.
-                self._nursery = base
                 base.start_soon(self._reporter.run)
-                if self._audit is not None:
-                    await base.start(self._audit.run)
-                with _stop_signals() as signals:
+                # The audit trail outlives the gate, so that what is cancelled at the end is recorded, too.
+                await self._auditing.begin(base)
+                with stop_signals() as signals:
                     await self._serve(signals)
                 base.cancel_scope.cancel()
         finally:
@@ -357,8 +317,8 @@ class Daemon:
 
     async def _serve(self, signals: Any) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
-            await nursery.start(self._reload_on_signal)
+            nursery.start_soon(cancel_on_stop, signals, nursery.cancel_scope)
+            await nursery.start(reload_on_hang_up, self._reloads.reload, self._hung_up)
             await nursery.start(self._gate.run)
             await nursery.start(self._host_requests.run)
             await nursery.start(self._data.run)
@@ -393,7 +353,7 @@ class Daemon:
         self._reloads.begin()
         self._state = "ready"
         self._reporter.ready()
-        self._state_changed()
+        self._announcer.state_changed()
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.watch)
         nursery.start_soon(self._recorded.run)
@@ -405,12 +365,6 @@ class Daemon:
             len(self._supervisor.instances),
             f" (not running: {', '.join(failed)})" if failed else "",
         )
-
-    @staticmethod
-    async def _stop_on_signal(signals: Any, scope: trio.CancelScope) -> None:
-        async for number in signals:
-            logger.info("%s: stopping", signal.Signals(number).name)
-            scope.cancel()
 
     # ---- what the service manager is told
 
@@ -431,22 +385,7 @@ class Daemon:
         """How long stopping may take: one plugin after the other if each depends on the next (`Instance.tear_down`)."""
         return _QUIET_SECONDS + len(self._supervisor.instances) * _STOP_SECONDS + _FLUSH_SECONDS
 
-    # ---- plugins come and go
     # ---- the configuration changes
-
-    async def _reload_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGHUP) as hang_ups:
-            task_status.started()
-            if self._hung_up():
-                await self._reload_unasked()
-            async for _ in hang_ups:
-                await self._reload_unasked()
-
-    async def _reload_unasked(self) -> None:
-        try:
-            await self._reloads.reload()
-        except Exception:
-            logger.exception("the configuration could not be reloaded")
 
     def _take_over(self, found: Found) -> Changes:
         """Have everything go by another configuration, in this turn. What can fail has been tried before."""
@@ -459,7 +398,7 @@ class Daemon:
         self._config = config
         if not self._level_is_given:
             logging.getLogger().setLevel(config.log.level.upper())
-        self._gate.reconfigure(found.rules, self._auditor(config))
+        self._gate.reconfigure(found.rules, self._auditing.reconfigure(config.log))
         self._confirmer.reconfigure(
             timeout=runner.confirm_timeout_ms / 1000, self_confirm=config.policy.self_confirm, spoken=spoken
         )
@@ -482,26 +421,8 @@ class Daemon:
         self._assurance.reconfigure(found.setup.specs)
         changes = self._supervisor.apply(found.setup.specs)
         self._recorded.look_soon()
-        self._warn_of(found.setup)
+        self._announcer.warn_of(found.setup)
         return changes
-
-    def _auditor(self, config: Config) -> AuditTrail | None:
-        """Return the trail as it is configured, None if there is to be none. One that was begun is kept."""
-        log = config.log
-        if log.audit == "off":
-            return None
-        if self._audit is None:
-            self._audit = AuditTrail(
-                AuditFile(state_directory(self._environ), log.audit_bytes),
-                required=log.audit == "required",
-                content=log.content,
-                warn=self._warn_now,
-            )
-            if self._nursery is not None:
-                self._nursery.start_soon(self._audit.run)
-        else:
-            self._audit.reconfigure(required=log.audit == "required", content=log.content, limit=log.audit_bytes)
-        return self._audit
 
     # ---- plugins come and go
 
@@ -515,7 +436,7 @@ class Daemon:
             self._host.admitted(instance)
             self._context.admitted(instance)
             self._voice.admitted(instance)
-        self._events.emit({"event": "plugin", "plugin": self._plugin_status(instance)})
+        self._announcer.emit({"event": "plugin", "plugin": self._status.plugin(instance)})
         self._reporter.changed()
 
     def _plugin_gone(self, instance: Instance) -> None:
@@ -523,7 +444,7 @@ class Daemon:
         self._offers.forget(instance.id)
         self._met.pop(instance.id, None)
         self._data.forget_plugin(instance.id)
-        self._state_changed()
+        self._announcer.state_changed()
 
     def _inherit(self) -> Inherited:
         """What a process inherits that hears the microphone. Raises OSError."""
@@ -546,77 +467,16 @@ class Daemon:
     def _partial(self, instance: Instance, params: Raw) -> None:
         partial = self._voice.recogniser.on_partial(instance, params)
         if partial is not None:
-            self._events.emit({"event": "partial", "session": partial.session, "text": partial.text})
-            self._partials.send(partial)
-
-    def _final(self, session: str, transcript: Transcript) -> None:
-        self._finals.send(SttResult(session=session, text=transcript.text.strip(), confidence=transcript.confidence))
-
-    def _on_level(self, level: AudioLevel) -> None:
-        self._level.send(level)
+            self._announcer.partial(partial)
 
     def _surfaces(self) -> list[Surface]:
         # The server is built after the confirmer, which it needs.
         surfaces = self._server.surfaces()
         return surfaces if self._notifications is None else [self._notifications, *surfaces]
 
-    # ---- status
-
-    def _socket_warnings(self) -> Iterator[str]:
-        if self._tokens.problem is not None:
-            yield self._tokens.problem
-        if not self._endpoint.in_place():
-            yield f"The socket file {self._endpoint.path} is gone or another one lies there: restart the runner."
-
-    def _plugin_status(self, instance: Instance) -> dict[str, Any]:
-        sandbox = self._assurance.describe(instance.id, instance.permissions)
-        return {**instance.status_report(), "ops": list(self._ops.ops(instance.id)), "sandbox": sandbox}
-
-    def _audit_status(self) -> dict[str, Any]:
-        return self._audit.status() if self._audit is not None and self._config.log.audit != "off" else {}
-
     def status(self) -> dict[str, Any]:
         """Return what `runner.status` answers."""
-        return {
-            "version": __version__,
-            "protocol": PROTOCOL,
-            "abi": ABI,
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._started, 3),
-            "state": self._state,
-            "socket_path": str(self._endpoint.path),
-            "config": {"path": str(Path(self._config.path).absolute()), "digest": self._config.digest},
-            "plugins": [self._plugin_status(instance) for instance in self._supervisor.instances],
-            **self._voice.status(self._api.ptt_at),
-            "clients": self._server.count,
-            "content_logging": self._config.log.content,
-            "audit": {"mode": self._config.log.audit, **self._audit_status()},
-            **self._recorded.status(),
-            "warnings": [
-                *self._set_up_warnings,
-                *self._warnings,
-                *self._reloads.warnings(),
-                *self._socket_warnings(),
-                *self._recorded.warnings(),
-            ],
-            "service": {
-                "manager": self._manager.present,
-                "watchdog_s": self._manager.watchdog,
-                "socket_activated": self._endpoint.activated,
-            },
-        }
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Any]:
-    """Receive SIGTERM and SIGINT. None is lost on the way in; on the way out a second one must not disturb."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
-    for number in _STOP:
-        # What came in too late is delivered again to this, the handler that is restored.
-        signal.signal(number, lambda _number, _frame: None)
-    with trio.open_signal_receiver(*_STOP) as signals:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP)
-        yield signals
+        return self._status.runner(self._state)
 
 
 def _limits(runner: RunnerConfig) -> Limits:

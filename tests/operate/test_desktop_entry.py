@@ -5,13 +5,15 @@ from __future__ import annotations
 import configparser
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from utter_runner.config.desktop_entry import APP_ID, entry_path, entry_text
-from utter_runner.operate.desktop_entry import daemon_program, install, remove
+from utter_runner.operate.desktop_entry import install, remove
 from utter_runner.operate.errors import OperateError
+from utter_runner.operate.program import runner_program
 
 
 def command_of(text: str) -> list[str]:
@@ -31,7 +33,7 @@ def test_it_is_written_once_replaced_when_it_is_another_and_taken_away(tmp_path:
     environ = {"XDG_DATA_HOME": str(tmp_path / "data"), "PATH": "/bin"}
     path = install(environ)
     assert path == tmp_path / "data" / "applications" / f"{APP_ID}.desktop"
-    assert command_of(path.read_text()) == [str(daemon_program(environ))]
+    assert command_of(path.read_text()) == [str(runner_program(sys.executable))]
     assert install(environ) is None
     path.write_text("[Desktop Entry]\nExec=/old/utter-runner\n")
     assert install(environ) == path
@@ -66,8 +68,11 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def test_a_daemon_that_is_nowhere_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    with pytest.raises(OperateError, match="There is no utter-runner beside"):
-        daemon_program({"PATH": str(tmp_path)})
+    environ = {"XDG_DATA_HOME": str(tmp_path / "data"), "PATH": "/bin"}
+    with pytest.raises(OperateError, match=r"There is no .*/utter-runner beside this Python"):
+        install(environ)
     (tmp_path / "utter-runner").write_text("#!/bin/sh\n")
     (tmp_path / "utter-runner").chmod(0o755)
-    assert daemon_program({"PATH": ""}) == tmp_path / "utter-runner"
+    path = install(environ)
+    assert path is not None
+    assert command_of(path.read_text()) == [str(tmp_path / "utter-runner")]

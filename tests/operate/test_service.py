@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from utter_runner.cli import service as command
 from utter_runner.operate.errors import OperateError, Untrusted
+from utter_runner.operate.program import runner_program
 from utter_runner.operate.service import (
     Change,
     ServiceState,
@@ -19,7 +20,6 @@ from utter_runner.operate.service import (
     install,
     plan_install,
     remove,
-    runner_program,
     service_state,
     unit_directory,
 )

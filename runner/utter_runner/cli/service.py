@@ -60,6 +60,7 @@ def install(
     The desktop entry is written, too, without which newer desktops deliver no keys to the runner.
     """
     from utter_runner.operate import desktop_entry, service  # noqa: PLC0415 - only this command needs it
+    from utter_runner.operate.program import runner_program  # noqa: PLC0415 - see above
     from utter_runner.operate.systemctl import UserSystemctl  # noqa: PLC0415 - see above
 
     path = None if config is None else Path(config).absolute()
@@ -74,7 +75,7 @@ def install(
     chosen = target or service.choose_target(state, os.environ)
     changes = service.plan_install(
         os.environ,
-        service.runner_program(sys.executable),
+        runner_program(sys.executable),
         config=path,
         target=chosen,
         with_socket=with_socket,

@@ -5,38 +5,27 @@ Rules here: the file is replaced as a whole, and left alone when it says the rig
 
 from __future__ import annotations
 
-import shutil
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from utter_runner.config.desktop_entry import entry_path, entry_text
 from utter_runner.operate.errors import OperateError
 from utter_runner.operate.lockfile import replace_file
+from utter_runner.operate.program import runner_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_DAEMON = "utter-runner"
-
-
-def daemon_program(environ: Mapping[str, str]) -> Path:
-    """Return where the daemon of this installation is. Raises OperateError: nowhere."""
-    beside = Path(sys.executable).with_name(_DAEMON)
-    found = str(beside) if beside.exists() else shutil.which(_DAEMON, path=environ.get("PATH"))
-    if found is None:
-        raise OperateError(f"There is no {_DAEMON} beside {sys.executable} nor in PATH: install the package again.")
-    return Path(found).absolute()
+    from pathlib import Path
 
 
 def install(environ: Mapping[str, str]) -> Path | None:
     """Write the entry, unless it is there; return where, or None if there was nothing to write.
 
     Raises:
-        OperateError: it cannot be written.
+        OperateError: it cannot be written, or there is no daemon beside this Python.
     """
-    path, text = entry_path(environ), entry_text(daemon_program(environ))
+    path, text = entry_path(environ), entry_text(runner_program(sys.executable))
     with suppress(OSError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return None

@@ -6,7 +6,6 @@ whole at every moment. Nothing is guessed that systemd can be asked.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_runner.operate.lockfile import replace_file
+from utter_runner.operate.program import runner_program
 from utter_runner.operate.systemctl import manager_problem, properties
 from utter_runner.operate.units import (
     DEFAULT_TARGET,
@@ -113,14 +113,6 @@ def unit_directory(environ: Mapping[str, str]) -> Path:
             raise OperateError("Neither XDG_CONFIG_HOME nor HOME is an absolute path, so there is no place for units.")
         base = f"{home}/.config"
     return Path(base, "systemd", "user")
-
-
-def runner_program(interpreter: str) -> Path:
-    """Return the runner of an installation by its interpreter. Raises OperateError when it is not there."""
-    program = Path(interpreter).absolute().with_name("utter-runner")
-    if not os.access(program, os.X_OK):
-        raise OperateError(f"There is no {program} beside this Python: install utter-runner with pip, pipx or uv.")
-    return program
 
 
 def service_state(

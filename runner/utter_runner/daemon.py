@@ -54,6 +54,7 @@ from utter_runner.status import Status
 from utter_runner.supervision.dialect import UtterDialect, decode_answer
 from utter_runner.supervision.launch import Inherited
 from utter_runner.supervision.sandbox.assurance import Assurance
+from utter_runner.supervision.scratch import remove_abandoned
 from utter_runner.supervision.spec import Timing
 from utter_runner.supervision.supervisor import Supervisor
 from utter_runner.voice.build import Voice, VoiceError, build_voice
@@ -357,6 +358,7 @@ class Daemon:
         # Not before: it would take the time of plugins that start.
         nursery.start_soon(self._assurance.watch)
         nursery.start_soon(self._recorded.run)
+        nursery.start_soon(self._remove_abandoned)
         failed = [one.id for one in self._supervisor.instances if not one.running]
         logger.info(
             "ready on %s with %d of %d plugins%s",
@@ -365,6 +367,11 @@ class Daemon:
             len(self._supervisor.instances),
             f" (not running: {', '.join(failed)})" if failed else "",
         )
+
+    async def _remove_abandoned(self) -> None:
+        """Take away what the plugins of runners that were killed have left."""
+        for path in await trio.to_thread.run_sync(remove_abandoned, self._environ, abandon_on_cancel=True):
+            logger.info("removed the temporary directory %s, which a runner that was killed has left", path)
 
     # ---- what the service manager is told
 

@@ -38,6 +38,30 @@ def test_a_stale_socket_of_a_killed_runner_is_replaced(tmp_path: Path) -> None:
         assert client.call("runner.status", {}, timeout=5)["state"] == "ready"
 
 
+def test_what_plugins_of_a_killed_runner_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    first = Daemon(tmp_path, hostile("good"))
+    first.start()
+    scratch = Path(first.env["TMPDIR"])
+    (left,) = scratch.iterdir()
+    (left / "big").write_bytes(bytes(1000))
+    assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert left.is_dir()
+    with Daemon(tmp_path, hostile("good")) as daemon, daemon.client() as client:
+        daemon.wait_for(f"removed the temporary directory {left}, which a runner that was killed has left")
+        (ours,) = scratch.iterdir()
+        assert ours != left
+        # Another runner beside it takes away what is nobody's, and nothing else.
+        nobodys = scratch / f"utter-gone-{secrets.token_hex(16)}"
+        nobodys.mkdir()
+        (tmp_path / "beside" / "run").mkdir(parents=True, mode=0o700)
+        env = {**environment(tmp_path / "beside" / "run"), "TMPDIR": str(scratch)}
+        with Daemon(tmp_path / "beside", hostile("other"), env=env) as other:
+            other.wait_for(f"removed the temporary directory {nobodys}, ")
+            assert ours.is_dir()
+        assert client.call("runner.status", {}, timeout=5)["state"] == "ready"
+    assert not [*scratch.iterdir()]
+
+
 def test_what_is_no_stale_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run" / "utter" / "runner.sock"
     path.parent.mkdir(parents=True, mode=0o700)

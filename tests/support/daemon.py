@@ -109,9 +109,10 @@ def environment(runtime: Path, **more: str) -> dict[str, str]:
     # The width is that of the terminal in which the tests run.
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "COLUMNS", "LINES"):
         env.pop(name, None)
-    home = runtime / "home"
-    home.mkdir(exist_ok=True)
-    return {**env, "XDG_RUNTIME_DIR": str(runtime), "HOME": str(home), **more}
+    home, scratch = runtime / "home", runtime / "tmp"
+    for directory in (home, scratch):
+        directory.mkdir(exist_ok=True)
+    return {**env, "XDG_RUNTIME_DIR": str(runtime), "HOME": str(home), "TMPDIR": str(scratch), **more}
 
 
 class Daemon:

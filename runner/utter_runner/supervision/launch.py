@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from utter_protocol.models import MODELS_VARIABLE, plugin_models
 from utter_runner.rpc.endpoint import Endpoint, EndpointError, make_directory, remove_stale
+from utter_runner.supervision.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +40,8 @@ class Launched(NamedTuple):
 
     process: subprocess.Popen[bytes]
     mark: str
-    tmp: str
-    """Its temporary directory, to be removed with `remove_tmp` when it is gone."""
+    tmp: Scratch
+    """Its temporary directory, to be removed when it is gone."""
     endpoint: Endpoint | None = None
     wrapped: bool = False
     """Whether a wrapper stands before it, whose exit code is 128 and the number of the signal that ended the plugin."""
@@ -146,32 +147,25 @@ def launch(
     if spec.transport == "listen":
         make_way(spec)
     made = (endpoint or listen_for(spec)) if spec.transport == "connect" else None
-    tmp = ""
+    tmp: Scratch | None = None
     try:
-        tmp = _make_tmp(spec, key, environ)
+        tmp = _make_tmp(spec, environ)
         wrapped = spec.sandbox is not None and "bubblewrap" in spec.sandbox.wrappers
-        return Launched(_spawn(spec, mark, tmp, environ, fds), mark, tmp, made, wrapped)
+        return Launched(_spawn(spec, mark, tmp.path, environ, fds), mark, tmp, made, wrapped)
     except SpawnError:
-        remove_tmp(tmp)
+        if tmp is not None:
+            tmp.remove()
         if made is not None and made is not endpoint:
             made.close()
         raise
 
 
-def _make_tmp(spec: PluginSpec, key: str, environ: Mapping[str, str]) -> str:
-    # Not by the number of the process, which a stranger could guess and make first.
-    path = Path(environ.get("TMPDIR") or "/tmp", f"utter-{spec.id}-{key}")  # noqa: S108 - nobody can foretell the name
+def _make_tmp(spec: PluginSpec, environ: Mapping[str, str]) -> Scratch:
     try:
-        path.mkdir(mode=0o700)
+        return Scratch(spec.id, environ)
     except OSError as error:
-        raise SpawnError(f"its temporary directory {path} cannot be made: {error.strerror}") from None
-    return str(path)
-
-
-def remove_tmp(path: str) -> None:
-    """Remove a plugin's temporary directory with all that is in it, as far as that can be done."""
-    if path:
-        shutil.rmtree(path, ignore_errors=True)
+        text = f"its temporary directory {error.filename} cannot be made: {error.strerror}"
+        raise SpawnError(text) from None
 
 
 def abandon(launched: Launched) -> None:
@@ -183,7 +177,7 @@ def abandon(launched: Launched) -> None:
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-    remove_tmp(launched.tmp)
+    launched.tmp.remove()
 
 
 def _spawn(

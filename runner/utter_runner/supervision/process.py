@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from utter_runner.rpc.reactor import HANGUP, READABLE, Reactor
-from utter_runner.supervision.launch import INSTANCE_VARIABLE, remove_tmp
+from utter_runner.supervision.launch import INSTANCE_VARIABLE
 from utter_runner.supervision.words import Words
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class ChildProcess:
 
     def _leave_nothing(self) -> None:
         kill_marked(self.mark)
-        remove_tmp(self._tmp)
+        self._tmp.remove()
 
     async def _exits_within(self, seconds: float) -> bool:
         with trio.move_on_after(seconds):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from .failure import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .entries import Entry
 
@@ -96,9 +96,23 @@ def app_argv(entry: Entry, terminal: list[str], env: Mapping[str, str]) -> list[
 
 
 def start_detached(
-    argv: list[str], *, app: str, env: Mapping[str, str], cwd: str | None = None, watch_s: float = APP_WATCH_S
+    argv: list[str],
+    *,
+    app: str,
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    watch_s: float = APP_WATCH_S,
+    on_late_end: Callable[[int], object] = lambda _status: None,
 ) -> int | None:
     """Start a program and watch it for `watch_s` seconds.
+
+    Args:
+        argv: the program and its arguments.
+        app: what its scope is named after.
+        env: where it is looked up, and what it gets of it.
+        cwd: where it starts; None: here.
+        watch_s: how long it is waited for.
+        on_late_end: called with its exit status when it ends after that time, on a thread of its own.
 
     Returns:
         Its exit status when it ended within that time (negative: killed by that signal), None when it still runs.
@@ -121,7 +135,7 @@ def start_detached(
         raise Failure(f"{argv[0]} could not be started: {error.strerror or error}.") from error
     if _ended_within(child.pid, watch_s):
         return child.wait()
-    threading.Thread(target=child.wait, name=f"reap {app}", daemon=True).start()
+    threading.Thread(target=lambda: on_late_end(child.wait()), name=f"reap {app}", daemon=True).start()
     return None
 
 

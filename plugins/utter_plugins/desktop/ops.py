@@ -138,10 +138,12 @@ class Desktop:
     Args:
         settings: the plugin's settings.
         env: the environment that programs are looked up in and started with.
+        log: takes what is learnt after the answer was given.
     """
 
-    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, env: Mapping[str, str], log: Callable[[str], object]) -> None:
         self.settings = settings
+        self._log = log
         self._env = env
         self._holds = MediaHolds(env)
         self._media = mpris.MediaControl(self._holds)
@@ -154,11 +156,17 @@ class Desktop:
             return _would(f"open {args.url}", argv)
         if not is_program(argv[0], self._env):
             raise Failure(f"{argv[0]} is missing, which opens addresses. Install xdg-utils.")
-        status = start_detached(argv, app=Path(argv[0]).name, env=self._env, watch_s=OPENER_WATCH_S)
+
+        def failed_late(status: int) -> None:
+            if status:
+                # Which address it was is content, and does not belong into the log.
+                self._log(f"{argv[0]} failed after the address was said to be open: {_why(argv[0], status)}")
+
+        status = start_detached(
+            argv, app=Path(argv[0]).name, env=self._env, watch_s=OPENER_WATCH_S, on_late_end=failed_late
+        )
         if status:
-            known = EXIT_CODES if Path(argv[0]).name == DEFAULT_OPENER[0] else {}
-            reason = known.get(status, _status_text(status))
-            raise Failure(f"{argv[0]} could not open {args.url}: {reason}.")
+            raise Failure(f"{argv[0]} could not open {args.url}: {_why(argv[0], status)}.")
         return ActionResult(ok=True, detail=f"Opened {args.url}")
 
     @_told
@@ -228,6 +236,11 @@ def _would(what: str, argv: list[str], more: dict[str, Any] | None = None) -> Ac
     return ActionResult(ok=True, detail=f"would {what}", data={"dry_run": True, "argv": argv, **(more or {})})
 
 
+def _why(opener: str, status: int) -> str:
+    known = EXIT_CODES if Path(opener).name == DEFAULT_OPENER[0] else {}
+    return known.get(status, _status_text(status))
+
+
 def _status_text(status: int) -> str:
     return f"it was killed by signal {-status}" if status < 0 else f"it ended with exit status {status}"
 
@@ -242,7 +255,7 @@ def build(env: Mapping[str, str] = os.environ) -> Plugin:
         permissions=PERMISSIONS,
         streams=[ANNOUNCEMENT],
     )
-    desktop = Desktop(Settings(), env)
+    desktop = Desktop(Settings(), env, plugin.log)
 
     def refresh() -> None:
         if not desktop.settings.dry_run:

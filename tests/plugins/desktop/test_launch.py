@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def test_a_program_that_stays_has_a_session_and_nothing_of_ours(staying: Staying
 def test_an_early_end_is_seen(tmp_path: Path, body: str, status: int) -> None:
     path = program(tmp_path / "short", body)
     assert start_detached([str(path)], app="short", env={"PATH": SYSTEM_PATH}, watch_s=30) == status
+
+
+def test_a_late_end_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "hold")
+    path = program(tmp_path / "late", f'read line < "{tmp_path}/hold"; exit 3')
+    ended: queue.Queue[int] = queue.Queue()
+    told = start_detached([str(path)], app="late", env={"PATH": SYSTEM_PATH}, watch_s=0, on_late_end=ended.put)
+    assert told is None
+    (tmp_path / "hold").write_text("go\n")
+    assert ended.get(timeout=30) == 3
 
 
 def test_what_cannot_be_executed(tmp_path: Path) -> None:

@@ -143,6 +143,17 @@ def test_a_url_reaches_the_opener_as_one_argument(bed: Bed, op: str) -> None:
     assert out.read_text() == f"2|--new-window|{URL}\n"
 
 
+def test_an_opener_that_fails_late_is_told_in_the_log_without_the_address(bed: Bed) -> None:
+    # The answer is given after a second; a program that is released then has not ended within it.
+    os.mkfifo(bed.root / "hold")
+    bed.program("xdg-open", f'read line < "{bed.root}/hold"; exit 3')
+    with bed.plugin() as process:
+        assert invoke(process, "open_url", url=URL)["ok"]
+        (bed.root / "hold").write_text("go\n")
+        process.wait_stderr("said to be open: no program that opens such pages is installed")
+        assert "example.org" not in process.stderr
+
+
 def test_xdg_open_is_the_default_and_its_exit_codes_are_explained(bed: Bed) -> None:
     bed.program("xdg-open", "exit 3")
     with bed.plugin() as process:

@@ -17,7 +17,8 @@ _BLOCK = re.compile(
     r"^<!-- (?P<what>[a-z]+)(?:: (?P<arguments>[^\n]*?))? -->\n```(?P<language>[a-z]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# One that belongs to an item of a list is indented like it.
+_FENCED = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?:(?: {4}.*)?\n)+", re.MULTILINE)
 _CODE = re.compile(r"`[^`]+`")
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -51,7 +52,7 @@ def prose(page: str) -> str:
 
 def code(page: str) -> list[str]:
     """The lines of all code blocks, and what is code inside of a line."""
-    fenced = [line for block in _FENCED.findall(page) for line in block.splitlines()[1:-1]]
+    fenced = [line.strip() for block in _FENCED.finditer(page) for line in block[0].splitlines()[1:-1]]
     rest = without_fences(page)
     indented = [line.strip() for block in _INDENTED.findall(rest) for line in block.splitlines()]
     return [*fenced, *indented, *(found.strip("`") for found in _CODE.findall(_INDENTED.sub("", rest)))]

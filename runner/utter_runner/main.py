@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import signal
+import stat
 import sys
 from contextlib import suppress
 from functools import partial
@@ -109,8 +110,19 @@ def read_setup(path: Path, environ: Mapping[str, str], adapt: Callable[[Config],
     Raises:
         ConfigError: it cannot be used.
     """
+    if _is_pipe(path):
+        # As `--config <(COMMAND)` of a shell leaves it behind. Whoever opened it would wait for a writer.
+        raise ConfigError([f"{path}: The configuration is a pipe, which can be read only once. Restart the runner."])
     config = adapt(with_token(load_config(path), environ))
     return Setup(config, *plugin_specs(config, environ))
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except OSError:
+        # Reading it says what is wrong.
+        return False
 
 
 def _place(config: Config, position: int, key: Sequence[str | int]) -> str:

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 DriftField = Literal[
-    "version", "protocol", "abi", "digest", "permissions", "tools", "renamed", "missing", "unrecorded", "lockfile"
+    "version",
+    "protocol",
+    "abi",
+    "digest",
+    "permissions",
+    "tools",
+    "started",
+    "renamed",
+    "missing",
+    "unrecorded",
+    "lockfile",
 ]
 
 

@@ -427,6 +427,8 @@ class Daemon:
         self._supervisor.reconfigure(_timing(runner), _limits(runner))
         self._assurance.reconfigure(found.setup.specs)
         changes = self._supervisor.apply(found.setup.specs)
+        for plugin in (*changes.removed, *changes.restarted):
+            self._recorded.ended(plugin)
         self._recorded.look_soon()
         self._announcer.warn_of(found.setup)
         return changes
@@ -437,6 +439,7 @@ class Daemon:
         self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
             self._offers.withdraw(instance.id)
+            self._recorded.ended(instance.id)
             self._context.forget(instance)
         elif instance.running and instance.epoch != self._met.get(instance.id):
             self._met[instance.id] = instance.epoch

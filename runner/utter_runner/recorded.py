@@ -41,6 +41,7 @@ class Recorded:
         self.run = self._watch.run
         self.look_soon = self._watch.look_soon
         self.warnings = self._watch.warnings
+        self.ended = self._watch.ended
 
     async def allow(self, spec: PluginSpec) -> None:
         """Let a plugin be started. Raises SpawnError."""
@@ -62,7 +63,7 @@ class Recorded:
             tools={canonical_op(op.op) or op.op: tool_of(op) for op in ops},
         )
         try:
-            self._watch.meet(instance.id, announced)
+            self._watch.meet(instance.id, announced, spec.made_of)
             await self._watch.check_again(instance.id, spec.made_of)
         except DriftError as error:
             data = {"axis": "lockfile", **msgspec.to_builtins(error.drift)}

@@ -212,7 +212,7 @@ def test_what_the_configuration_says_of_it(places: Places, tmp_path: Path, capsy
     config.write_text(f'[runner]\nplugin_dirs = ["{elsewhere.parent}"]\n[[plugin]]\nid = "lamp"\n')
     assert run("install", package(tmp_path / "source"), "--yes") == 0
     out, err = capsys.readouterr()
-    assert out.endswith("The configuration names it. Restart the runner.\n")
+    assert out.endswith("The configuration names it. A runner that runs takes it over with:\n\nutter reload\n")
     assert f"The runner takes {elsewhere / MANIFEST_NAME} instead" in err
     before = config.read_text()
     config.write_text("rubbish")

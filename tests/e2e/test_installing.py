@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -35,18 +36,23 @@ class Author:
     def _minisign(self, *arguments: str) -> None:
         subprocess.run(["minisign", *arguments], cwd=self.directory, check=True, timeout=60, capture_output=True)
 
-    def release(self, version: str, greeting: str) -> Path:
+    def release(self, version: str, greeting: str, comma: str = ",") -> Path:
         """A signed archive of a version that greets like this."""
         for path in (self.directory / "python-hello").iterdir():
-            text = path.read_text()
-            path.write_text(
-                text.replace('version = "0.1.0"', f'version = "{version}"').replace('"Hello"', f'"{greeting}"')
-            )
-        archive = self.directory / f"python-hello-{version}.tar.gz"
+            text = (EXAMPLE / path.name).read_text()
+            text = re.sub(r'(?<!min_runner = )"0\.1\.0"', f'"{version}"', text)
+            path.write_text(text.replace('"Hello"', f'"{greeting}"').replace("}, {", f"}}{comma} {{"))
+        archive = self.directory / f"python-hello-{version}{comma}.tar.gz"
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(self.directory / "python-hello", "python-hello")
         self._minisign("-S", "-s", "author.key", "-t", f"python-hello {version}", "-m", archive.name)
         return archive
+
+
+def drifted(daemon: Daemon) -> list[tuple[str, str]]:
+    """What the runner finds drifted when it looks, by plugin and field."""
+    with daemon.client() as client:
+        return [(one["plugin"], one["field"]) for one in client.call("runner.drift", {}, 30)["drift"]]
 
 
 def greeting(daemon: Daemon) -> tuple[str, str]:
@@ -62,12 +68,23 @@ def test_the_life_of_a_signed_plugin(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     env = environment(tmp_path / "run")
     author = Author(tmp_path / "author")
+    usual = tmp_path / "run" / "home" / ".config" / "utter" / "runner.toml"
+    usual.parent.mkdir(parents=True)
+    usual.write_text(CONFIG)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run([*UTTER, *arguments], env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
 
     def utter(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-        argv = [*UTTER, "plugins", *map(str, arguments), "--json"]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
-        assert done.returncode == code, done.stderr
-        return dict(json.loads(done.stdout))
+        return dict(json.loads(run("plugins", *map(str, arguments), "--json", code=code)))
+
+    def update_as_told(archive: Path) -> list[str]:
+        """What a person is told to do in the end, which is done."""
+        told = run("plugins", "update", str(archive), "--key", str(key), "--yes").splitlines()[-1].split()
+        run(*told[1:])
+        return told
 
     first = author.release("0.1.0", "Hello")
     key = author.directory / "author.pub"
@@ -79,12 +96,29 @@ def test_the_life_of_a_signed_plugin(tmp_path: Path) -> None:
         second = author.release("0.2.0", "Ahoy")
         assert utter("update", second, "--key", key, "--yes")["was"] == "0.1.0"
         assert greeting(daemon) == ("0.1.0", "Hello, Ada!")
+        assert drifted(daemon) == [("python-hello", "started")]
+        daemon.wait_for(
+            "python-hello was started by another manifest than there is now, and runs as it was. `utter reload`"
+        )
+        # Another version is found by a reload, and one whose manifest is the same by a restart.
+        seen = len(daemon.log)
+        assert update_as_told(author.release("0.3.0", "Servus")) == ["utter", "reload"]
+        daemon.wait_plugin("python-hello", "ready", epoch=2)
+        assert greeting(daemon) == ("0.3.0", "Servus, Ada!")
+        assert drifted(daemon) == []
+        third = author.release("0.3.0", "Servus", comma=";")
+        assert update_as_told(third) == ["utter", "plugins", "restart", "python-hello"]
+        daemon.wait_plugin("python-hello", "ready", epoch=3)
+        assert greeting(daemon) == ("0.3.0", "Servus; Ada!")
+        assert drifted(daemon) == []
+    # Nothing of this was worth a warning.
+    assert not [line for line in daemon.log[seen:] if line.startswith("WARNING")]
     with Daemon(tmp_path, CONFIG, env=env) as daemon:
-        assert greeting(daemon)[1] == "Ahoy, Ada!"
+        assert greeting(daemon)[1] == "Servus; Ada!"
     # One that is not what was signed is not taken, and changes nothing.
-    with second.open("ab") as file:
+    with third.open("ab") as file:
         file.write(b"\0")
-    assert utter("update", second, "--key", key, "--yes", code=3)["error"]["kind"] == "untrusted"
+    assert utter("update", third, "--key", key, "--yes", code=3)["error"]["kind"] == "untrusted"
     assert utter("remove", "python-hello", "--yes")["plugin"] == "python-hello"
     with Daemon(tmp_path, CONFIG, env=env) as daemon, daemon.client() as client:
         assert client.call("runner.plugins", {}, 30)["plugins"] == []

@@ -23,20 +23,20 @@ ENVIRON = {"PATH": os.defpath, "HOME": "/nowhere"}
 
 
 def digest(subject: Subject, environ: dict[str, str] | None = None) -> str:
-    return look("lamp", subject, environ or ENVIRON).found.digest
+    return look("lamp", subject, environ or ENVIRON).digest
 
 
 def test_a_package_has_the_digest_that_is_installed(tmp_path: Path) -> None:
     source = package(tmp_path / "lamp", "1.0.0", "network")
-    found = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON).found
+    found = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON)
     assert found.digest == digest_of(source) == packages.package_digest(source)
     assert (found.version, found.protocol, found.abi, found.permissions) == ("1.0.0", "1.0", 1, ("network",))
     assert found.problem == ""
     # The code is the same under another name, and another one when a byte of it is.
-    other = look("light", Subject(package(tmp_path / "light", name="light") / MANIFEST_NAME), ENVIRON).found
+    other = look("light", Subject(package(tmp_path / "light", name="light") / MANIFEST_NAME), ENVIRON)
     assert (other.code == found.code, other.digest == found.digest) == (True, False)
     (source / "bin/lamp").write_text("#!/bin/sh\n#")
-    again = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON).found
+    again = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON)
     assert again.digest != found.digest
     assert again.code != found.code
 
@@ -184,6 +184,6 @@ def test_a_survey_has_what_is_configured_and_what_is_installed_besides(tmp_path:
 
 def test_who_has_signed_is_not_part_of_it(tmp_path: Path) -> None:
     source = package(tmp_path / "lamp")
-    before = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON).found
+    before = look("lamp", Subject(source / MANIFEST_NAME), ENVIRON)
     (source / "utter-plugin.minisig").write_text(Signer().sign(b"x"))
-    assert look("lamp", Subject(source / MANIFEST_NAME), ENVIRON).found == before
+    assert look("lamp", Subject(source / MANIFEST_NAME), ENVIRON) == before

@@ -77,7 +77,7 @@ async def test_it_is_told_once_and_again_when_it_is_another(tmp_path: Path, capl
     world.touch()
     (tmp_path / "lamp" / MANIFEST_NAME).unlink()
     await world.watch.check("lamp", world.spec.made_of)
-    world.watch.meet("lamp", msgspec.structs.replace(SAID, permissions=["screen"]))
+    world.watch.meet("lamp", msgspec.structs.replace(SAID, permissions=["screen"]), world.spec.made_of)
     await world.watch.check_again("lamp", world.spec.made_of)
 
 
@@ -110,7 +110,7 @@ async def test_locked_looks_before_and_after_the_start(tmp_path: Path) -> None:
     world.lock()
     await world.watch.check("lamp", origin)
     assert not list((tmp_path / "lamp").rglob("__pycache__"))
-    world.watch.meet("lamp", SAID)
+    world.watch.meet("lamp", SAID, origin)
     await world.watch.check_again("lamp", origin)
     # What the process itself makes there meanwhile is left to it.
     (tmp_path / "lamp/__pycache__").mkdir()
@@ -125,8 +125,40 @@ async def test_locked_looks_before_and_after_the_start(tmp_path: Path) -> None:
         await world.watch.check_again("lamp", origin)
     await world.watch.check("lamp", origin)
     with pytest.raises(DriftError, match=r"\(field version, recorded '1.0.0', found '2.0.0'\)"):
-        world.watch.meet("lamp", msgspec.structs.replace(SAID, version="2.0.0"))
+        world.watch.meet("lamp", msgspec.structs.replace(SAID, version="2.0.0"), origin)
     assert world.watch.result().announced["lamp"].version == "2.0.0"
+
+
+async def test_a_process_of_before_an_update_is_told_and_not_compared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, locked=False)
+    world.watch.meet("lamp", msgspec.structs.replace(SAID, version="0.9.0"), world.spec.made_of)
+    world.lock()
+    await world.watch.look()
+    # By the manifest that is there: the process contradicts it.
+    assert world.fields() == ["version"]
+    manifest = tmp_path / "lamp" / MANIFEST_NAME
+    manifest.write_text(manifest.read_text().replace("1.0.0", "1.1.0"))
+    await world.watch.look()
+    # Both are told where it was changed and nobody has agreed to it, and the mend is that of the graver one.
+    assert world.fields() == ["version", "digest", "started"]
+    assert world.watch.warnings()[0].endswith("`utter plugins lock lamp` agrees to it.")
+    world.lock()
+    await world.watch.look()
+    assert world.fields() == ["started"]
+    assert world.watch.result().announced == {}
+    assert caplog.messages[-1].endswith("and runs as it was. `utter reload` starts it anew.")
+    # One that does not run does not run as it was, and what it said is of no interest any more.
+    changes = world.changes
+    world.watch.ended("lamp")
+    world.watch.ended("lamp")
+    assert (world.fields(), world.changes) == ([], changes + 1)
+    new = resolve(world.config.plugin[0], [], environ=world.environ)
+    world.watch.meet("lamp", msgspec.structs.replace(SAID, version="1.1.0"), new.made_of)
+    await world.watch.look()
+    assert world.fields() == []
+    assert world.watch.result().announced["lamp"].version == "1.1.0"
 
 
 async def test_a_record_that_cannot_be_read_is_drift_by_itself(tmp_path: Path) -> None:

@@ -654,6 +654,18 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "^utter plugins lock hello$",
     ),
     (
+        "an updated plugin that runs as it was",
+        both(
+            recorded("hello", source="/packages/hello"),
+            contact(
+                up(plugin("hello"), drift=[{"plugin": "hello", "field": "started", "detail": "It runs as it was."}])
+            ),
+        ),
+        "records.lockfile",
+        "warning",
+        "^utter reload$",
+    ),
+    (
         "a plugin that has changed, without the runner",
         both(down, recorded("hello")),
         "records.lockfile",

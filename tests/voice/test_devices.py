@@ -231,6 +231,8 @@ async def test_asking_does_not_hold_up_the_loop_and_does_not_load_the_library(
     pw_dump: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     library = Library()
+    # Another test may have loaded it.
+    monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
     await nursery.start(library.serve, monkeypatch)
     # It is the loop that answers what the library asks.
     with trio.fail_after(PATIENCE):

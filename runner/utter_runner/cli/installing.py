@@ -165,7 +165,7 @@ def _put_in_place(
         else:
             done = "Updated" if offer.installed else "Installed"
             print(harmless(f"{done} {name} {offer.entry.version} in {place}."))
-            _what_next(name)
+            _what_next(name, only_code=offer.before == offer.manifest)
             if offer.manifest.models:
                 print(f"\nIt needs files that it does not ship:\n\nutter models pull {name}")
         _warn_of_others(name, place)
@@ -290,9 +290,11 @@ def _configured() -> set[str]:
         return set()
 
 
-def _what_next(name: str) -> None:
+def _what_next(name: str, *, only_code: bool) -> None:
+    """Say how a runner takes it over; of a plugin whose manifest is the same as before a reload finds no change."""
     if name in _configured():
-        print("The configuration names it. Restart the runner.")
+        command = f"utter plugins restart {name}" if only_code else "utter reload"
+        print(f"The configuration names it. A runner that runs takes it over with:\n\n{command}")
         return
     print("\nThe runner starts it when its configuration says so. Add this, then run `utter reload`:\n")
     print(f'[[plugin]]\nid = "{name}"')

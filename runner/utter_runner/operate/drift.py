@@ -14,11 +14,12 @@ from utter_protocol.drift import Drift
 from utter_runner.operate.lockfile import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from utter_protocol.drift import Announced, DriftField, Tool
 
 UNREADABLE: Final = "lockfile"
+STARTED: Final = "started"
 _NOTHING: Final = "nothing"
 
 
@@ -29,7 +30,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         version, protocol, abi, permissions: of its manifest; empty, and 0, without one.
         digest: of its package, or of the command that the configuration gives; empty if that cannot be told.
         code: of its package without the manifest; empty if there is none.
+        manifest: the SHA-256 of the manifest that lies in its package, in hexadecimal; empty without one.
         announced: what its process says; None if that is not known.
+        outdated: whether its process runs by another manifest than that.
         problem: why it cannot be told what is there, in one sentence; empty if it can.
     """
 
@@ -39,7 +42,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     permissions: tuple[str, ...] = ()
     digest: str = ""
     code: str = ""
+    manifest: str = ""
     announced: Announced | None = None
+    outdated: bool = False
     problem: str = ""
 
 
@@ -87,7 +92,11 @@ def differences(name: str, entry: Entry | None, found: Found) -> list[Drift]:
     """As `compare`, for one plugin and without a look at other names."""
     if entry is None:
         return [_unrecorded(name, found)]
-    return [*_of_package(name, entry, found), *(of_process(name, entry, found.announced) if found.announced else ())]
+    process = [*of_process(name, entry, found.announced)] if found.announced else []
+    if found.outdated:
+        what = f"{name} was started by another manifest than there is now, and runs as it was."
+        process.append(_drift(name, STARTED, "the manifest that is there", "another manifest", what))
+    return [*_of_package(name, entry, found), *process]
 
 
 def _unrecorded(name: str, found: Found) -> Drift:
@@ -197,8 +206,10 @@ def recorded_as(found: Found, before: Entry | None) -> Entry:
     )
 
 
-def mends(plugin: str, entry: Entry | None) -> str:
-    """The command that mends the drift of a plugin."""
+def mends(plugin: str, entry: Entry | None, fields: Collection[str] = ()) -> str:
+    """The command that mends the drift of a plugin, which is in these fields."""
+    if fields and {*fields} == {STARTED}:
+        return "`utter reload` starts it anew."
     if entry is not None and entry.source:
         return f"`utter plugins update {plugin}` installs it anew; `utter plugins lock {plugin}` agrees to it as it is."
     return f"`utter plugins lock {plugin}` agrees to it."
@@ -206,17 +217,17 @@ def mends(plugin: str, entry: Entry | None) -> str:
 
 def sentences(drift: Iterable[Drift], record: Mapping[str, Entry]) -> list[str]:
     """What to tell a person: a sentence for each plugin, with the command that mends it, and one for all unrecorded."""
-    by_plugin: dict[str, list[str]] = {}
+    by_plugin: dict[str, list[Drift]] = {}
     unrecorded = []
     for one in drift:
         if one.field == "unrecorded":
             unrecorded.append(one.plugin)
         else:
-            by_plugin.setdefault(one.plugin, []).append(one.detail)
-    said = [
-        f"{' '.join(details)} {mends(plugin, record.get(plugin))}" if plugin else " ".join(details)
-        for plugin, details in by_plugin.items()
-    ]
+            by_plugin.setdefault(one.plugin, []).append(one)
+    said = []
+    for plugin, found in by_plugin.items():
+        mend = [mends(plugin, record.get(plugin), [one.field for one in found])] if plugin else []
+        said.append(" ".join([*(one.detail for one in found), *mend]))
     if unrecorded:
         which = f"{', '.join(unrecorded)} {'is' if len(unrecorded) == 1 else 'are'}"
         said.append(f"{which} configured and not recorded. `utter plugins lock` records what is there.")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from utter_protocol.manifest import Manifest
     from utter_runner.config import Config
+    from utter_runner.operate.contents import Contents
     from utter_runner.operate.lockfile import Entry
     from utter_runner.operate.places import Places
 
@@ -45,13 +46,6 @@ class Subject(NamedTuple):
     manifest: Path | None
     command: Sequence[str] = ()
     cwd: str | None = None
-
-
-class Seen(NamedTuple):
-    """What was found, and the SHA-256 of the manifest that lay in the package, in hexadecimal; empty without one."""
-
-    found: Found
-    manifest: str
 
 
 def survey(config: Config, environ: Mapping[str, str], places: Places, record: Mapping[str, Entry]) -> dict[str, Found]:
@@ -81,7 +75,7 @@ def survey(config: Config, environ: Mapping[str, str], places: Places, record: M
 def looked_at(plugin: str, subject: Subject, environ: Mapping[str, str]) -> Found:
     """As `look`, with what is wrong as the finding's problem."""
     try:
-        return look(plugin, subject, environ).found
+        return look(plugin, subject, environ)
     except (OSError, ValueError, OperateError) as error:
         return Found(problem=why(error))
 
@@ -94,7 +88,7 @@ def why(error: Exception) -> str:
     return f"{place}{error.strerror or error}."
 
 
-def look(plugin: str, subject: Subject, environ: Mapping[str, str], limits: Limits | None = None) -> Seen:
+def look(plugin: str, subject: Subject, environ: Mapping[str, str], limits: Limits | None = None) -> Found:
     """What there is of one plugin now.
 
     Raises:
@@ -104,8 +98,8 @@ def look(plugin: str, subject: Subject, environ: Mapping[str, str], limits: Limi
     if subject.manifest is None:
         if not subject.command:
             # Somebody else starts it, and nothing of it is known here but its name.
-            return Seen(Found(digest=f"sha256:{hashlib.sha256(_FIRST_LINE + plugin.encode()).hexdigest()}"), "")
-        return Seen(Found(digest=_command_digest(subject, None, "", environ, limits)), "")
+            return Found(digest=f"sha256:{hashlib.sha256(_FIRST_LINE + plugin.encode()).hexdigest()}")
+        return Found(digest=_command_digest(subject, None, "", environ, limits))
     manifest, text = load_with_text(subject.manifest)
     if manifest.name != plugin:
         raise OperateError(f"{subject.manifest} is of a plugin named {manifest.name}.")
@@ -117,17 +111,18 @@ def look(plugin: str, subject: Subject, environ: Mapping[str, str], limits: Limi
     digest = contents.digest
     if subject.command:
         digest = _command_digest(subject, directory, digest, environ, limits)
-    return Seen(_of_manifest(manifest, digest, contents.code), contents.manifest)
+    return _of_manifest(manifest, digest, contents)
 
 
-def _of_manifest(manifest: Manifest, digest: str, code: str) -> Found:
+def _of_manifest(manifest: Manifest, digest: str, contents: Contents) -> Found:
     return Found(
         version=manifest.version,
         protocol=manifest.protocol,
         abi=manifest.abi,
         permissions=tuple(dict.fromkeys(manifest.permissions)),
         digest=digest,
-        code=code,
+        code=contents.code,
+        manifest=contents.manifest,
     )
 
 

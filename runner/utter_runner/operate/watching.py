@@ -93,6 +93,9 @@ class DriftWatch:
         self._unreadable = ""
         self._found: dict[str, Found] | None = None
         self._announced: dict[str, Announced] = {}
+        # By plugin, the manifest that its process was started by; and those whose process has not ended.
+        self._started_by: dict[str, str] = {}
+        self._running: set[str] = set()
         self._checked: dict[str, Entry] = {}
         self._drift: list[Drift] = []
         self._warned: list[str] = []
@@ -114,7 +117,9 @@ class DriftWatch:
 
     def result(self) -> DriftResult:
         """What `runner.drift` answers."""
-        return DriftResult(locked=self.locked, drift=self.drift, announced=dict(self._announced))
+        found = self._found or {}
+        announced = {name: one for name, one in self._announced.items() if not self._is_outdated(name, found.get(name))}
+        return DriftResult(locked=self.locked, drift=self.drift, announced=announced)
 
     # ---- looking
 
@@ -165,7 +170,16 @@ class DriftWatch:
         self._on_change()
 
     def _with_said(self, name: str, found: Found) -> Found:
+        if self._is_outdated(name, found):
+            # What it says is no difference to what was recorded since.
+            return msgspec.structs.replace(found, outdated=name in self._running)
         return msgspec.structs.replace(found, announced=self._announced.get(name))
+
+    def _is_outdated(self, name: str, found: Found | None) -> bool:
+        """Whether the process that was met last was started by another manifest than was found."""
+        return (
+            found is not None and bool(found.manifest) and self._started_by.get(name, found.manifest) != found.manifest
+        )
 
     # ---- starting
 
@@ -202,32 +216,39 @@ class DriftWatch:
         except OperateError as error:
             raise DriftError(unreadable(str(error))) from None
         subject = Subject(Path(origin.manifest) if origin.manifest else None, origin.command, origin.cwd)
-        text_digest = ""
         try:
             if subject.manifest is not None and clean:
                 drop_left_out(subject.manifest.parent)
-            found, text_digest = look(plugin, subject, self._environ)
+            found = look(plugin, subject, self._environ)
         except (OSError, ValueError, OperateError) as error:
             found = Found(problem=why(error))
         drift = differences(plugin, entry, found)
         if drift or entry is None:
             raise DriftError(drift[0], mends(plugin, entry))
-        if text_digest != origin.text_digest and subject.manifest is not None:
+        if found.manifest != origin.text_digest and subject.manifest is not None:
             what = f"{subject.manifest} is not what it was when the runner read it for the start."
-            was, now = f"sha256:{origin.text_digest}", f"sha256:{text_digest}"
+            was, now = f"sha256:{origin.text_digest}", f"sha256:{found.manifest}"
             drifted = Drift(plugin=plugin, field="digest", recorded=was, found=now, detail=what)
             raise DriftError(drifted, "`utter reload`, or a restart of the runner, reads it again.")
         return entry
 
-    def meet(self, plugin: str, announced: Announced) -> None:
+    def meet(self, plugin: str, announced: Announced, origin: Origin) -> None:
         """A plugin that was started has said what it is; it is not admitted yet.
 
         Raises:
             DriftError: with `locked`, it says something else than is recorded.
         """
         self._announced[plugin] = announced
+        self._started_by[plugin] = origin.text_digest
+        self._running.add(plugin)
         self.look_soon()
         entry = self._checked.get(plugin)
         if self.locked and entry is not None:
             for drift in of_process(plugin, entry, announced):
                 raise DriftError(drift, mends(plugin, entry))
+
+    def ended(self, plugin: str) -> None:
+        """The process of a plugin has ended, or is about to: whatever runs next is started by what is there."""
+        if plugin in self._running:
+            self._running.remove(plugin)
+            self._compare()

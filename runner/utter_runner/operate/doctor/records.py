@@ -13,6 +13,7 @@ from utter_protocol.state import state_directory
 from utter_runner.operate.doctor.model import Finding, broken, ok, warning
 from utter_runner.operate.doctor.registry import check
 from utter_runner.operate.doctor.words import place_of
+from utter_runner.operate.drift import STARTED
 from utter_runner.operate.errors import OperateError
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def locked(look: Look) -> Iterator[Finding]:
     found = [one for one in drift if one.get("plugin") and one.get("field") != "unrecorded"]
     for one in found:
         name = one["plugin"]
+        if one.get("field") == STARTED:
+            yield warning(str(one.get("detail")), "What is installed does not take effect yet.", "utter reload")
+            continue
         # One that is gone is forgotten; one that was installed and has changed is installed anew.
         anew = name in entries and entries[name].source and one.get("field") != "missing"
         yield grave(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 import signal
-import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+
+from support.threads import running_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# trio keeps idle worker threads for the next `to_thread`; they end by themselves.
-_KEPT_THREADS = "Trio thread"
 _THREAD_SECONDS = 5.0
+_LOOKS = 50
 
 
 def _descriptors() -> set[str]:
@@ -40,24 +42,28 @@ def _children() -> set[str]:
     return found
 
 
-def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.name.startswith(_KEPT_THREADS)}
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Fail a test after which there are more descriptors, child processes or threads than before it."""
-    before, threads = _descriptors() | _children(), _threads()
+    before, threads = _descriptors() | _children(), running_threads()
     yield
-    for thread in _threads() - threads:
+    for thread in running_threads() - threads:
         thread.join(_THREAD_SECONDS)
-    left = (_descriptors() | _children()) - before
-    if left:
-        gc.collect()
+    # A thread of trio's that was abandoned may be about to close what it has.
+    for _ in range(_LOOKS):
         left = (_descriptors() | _children()) - before
-    leaked = sorted(left) + [f"thread {thread.name}" for thread in _threads() - threads]
+        if not left:
+            break
+        gc.collect()
+        time.sleep(_THREAD_SECONDS / _LOOKS)
+    leaked = sorted(left) + [f"thread {thread.name}" for thread in running_threads() - threads]
     if leaked:
         pytest.fail("left behind: " + ", ".join(leaked))
+
+
+# How long an example takes is the machine's to say, and the first one in a process pays for what is read once.
+settings.register_profile("machine", settings.default, deadline=None)
+settings.load_profile("machine")
 
 
 def pytest_configure() -> None:

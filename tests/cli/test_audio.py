@@ -104,12 +104,12 @@ def test_a_microphone_that_cannot_be_opened(
 def test_level_in_a_pipe(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
     runner.answers["audio.open"] = {"open": True, "device": DEVICE}
     runner.events = LEVELS
-    assert main(["audio", "level", "--seconds", "0.3"]) == 0
+    assert main(["audio", "level", "--seconds", "3"]) == 0
     assert lines(capsys.readouterr().out) == [
         "rms  -31.4 dB  peak  -18.9 dB",
         "rms   -3.0 dB  peak    0.0 dB  CLIP",
     ]
-    assert main(["audio", "level", "--seconds", "0.3", "--json"]) == 0
+    assert main(["audio", "level", "--seconds", "3", "--json"]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == LEVELS
     assert ("stream.subscribe", {"method": "audio.level", "params": {}}) in runner.calls
 

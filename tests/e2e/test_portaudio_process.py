@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,9 @@ CONFIG = """
 source = "sounddevice"
 capture = "{capture}"
 cues = false
+[voice]
+stall_ms = 60000
+zeros_ms = 60000
 [hotkeys]
 enabled = false
 """
@@ -32,7 +35,14 @@ def processes(daemon: int) -> list[int]:
     """The daemon's children in which PortAudio runs."""
     # The first thread alone starts them.
     children = map(int, Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split())
-    return [child for child in children if b"portaudio_process" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children if b"portaudio_process" in shown(child, "cmdline")]
+
+
+def shown(process: int, file: str) -> bytes:
+    """What /proc shows of a process; nothing if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/{file}").read_bytes()
+    return b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -48,6 +58,8 @@ def test_portaudio_runs_beside_the_daemon_and_ends_with_it(
         assert daemon.process is not None
         stack.callback(daemon.process.kill)
         pid = daemon.process.pid
+        # To open it may take its time, which the library's loading does not count in.
+        bed.wait(lambda: any(b"libportaudio" in shown(child, "maps") for child in processes(pid)), "it is loaded")
         with daemon.client() as client:
             for _ in range(2):
                 assert client.call("audio.open", {}, 10)["open"] is True

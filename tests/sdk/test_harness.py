@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from support.threads import running_threads
 from utter_protocol.errors import ErrorCode, RpcError
 from utter_sdk import ActionResult, AsyncStream, Cancelled, Plugin, Stream, StreamClosed
 from utter_sdk.testing import Passing, PluginDiedError, PluginHarness
@@ -348,7 +349,7 @@ def test_it_says_why_nothing_comes(plugin: Plugin) -> None:
     import socket  # noqa: PLC0415 - one test's
 
     ours, theirs = socket.socketpair()
-    with theirs, PluginHarness(plugin, timeout=0.05) as harness:
+    with theirs, PluginHarness(plugin, timeout=0.3) as harness:
         pending = harness.send("wait")
         with pytest.raises(TimeoutError, match="the answer to wait did not come: still runs: hall"):
             pending.result()
@@ -395,7 +396,7 @@ def test_threads_of_the_plugins_own_are_waited_for_when_nothing_else_is_left(plu
 
         threading.Thread(target=work, name="own", daemon=True).start()
 
-    with PluginHarness(plugin, timeout=0.05) as harness:
+    with PluginHarness(plugin, timeout=0.3) as harness:
         harness.call("start")
         with pytest.raises(TimeoutError, match="nothing came from the plugin's own threads: own"):
             harness.notification("done")
@@ -651,11 +652,11 @@ def test_nothing_leaks(plugin: Plugin) -> None:
     async def later() -> None:
         await asyncio.sleep(1)
 
-    def use() -> tuple[set[Path], int]:
+    def use() -> tuple[set[Path], set[threading.Thread]]:
         with PluginHarness(plugin) as harness:
             harness.call("work")
             harness.call("later")
-        return {*Path("/proc/self/fd").iterdir()}, threading.active_count()
+        return {*Path("/proc/self/fd").iterdir()}, running_threads()
 
     before = use()
     for _ in range(3):

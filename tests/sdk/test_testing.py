@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import select
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from support.threads import running_threads
 from utter_protocol.errors import RpcError
 from utter_sdk.testing import PluginDiedError, PluginProcess
 
@@ -149,10 +149,10 @@ def test_close_ends_it_and_what_it_started(run_plugin: RunPlugin, ignores: str) 
 
 
 def test_nothing_leaks(run_plugin: RunPlugin) -> None:
-    before = ({*Path("/proc/self/fd").iterdir()}, threading.active_count())
+    before = ({*Path("/proc/self/fd").iterdir()}, running_threads())
     for _ in range(3):
         run_plugin().close()
-    assert ({*Path("/proc/self/fd").iterdir()}, threading.active_count()) == before
+    assert ({*Path("/proc/self/fd").iterdir()}, running_threads()) == before
 
 
 def test_it_is_a_context_manager() -> None:

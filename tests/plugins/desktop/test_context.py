@@ -178,7 +178,7 @@ def test_a_slow_subscriber_gets_what_is_newest(bus: PrivateBus) -> None:
         while seen[-1] != "3":
             process.notify("stream.ack", {"stream_id": stream_id, "seq": len(seen) - 1})
             seen.append(process.notification("context.live")["data"]["media"][0]["title"])
-        assert seen in (["0", "3"], ["0", "1", "3"])
+        assert (seen[0], seen[-1], len(seen) <= 3) == ("0", "3", True)
 
 
 def test_the_bus_that_goes_away_takes_the_field_with_it(tmp_path: Path) -> None:

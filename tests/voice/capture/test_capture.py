@@ -185,6 +185,43 @@ async def test_acquire_gives_up_after_two_seconds_and_holds_nothing(autojump_clo
         assert source.openings == openings
 
 
+async def test_a_device_that_is_slow_to_open_gets_more_time_each_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    source = FakeSource()
+    source.open_delay = 3
+    async with capturing(source, "always") as (capture, events):
+        await events.wait("fault")
+        assert events.times["fault"] == pytest.approx(2.0)
+        assert "within 2 s after it was opened" in events.all[-1][1]
+        await events.wait("fault", "recovered")
+        assert events.times["recovered"] == pytest.approx(5.1, abs=2 * STEP)
+        assert source.openings == 2
+        # Once it was there it begins anew.
+        source.open_delay = 30
+        source.end("It is gone.")
+        await trio.sleep(60)
+        gaps = [after - before for before, after in pairwise(source.opened_at[2:])]
+        # 2, 4, 8, and then 10 s, and the pauses between them, which are short where the attempt was long.
+        assert gaps[:5] == pytest.approx([2.4, 4.8, 8.1, 10.1, 10.1], abs=0.01)
+        assert "within 10 s" in capture.status["detail"]
+
+
+async def test_how_long_it_may_take_is_configured(autojump_clock: trio.testing.MockClock) -> None:
+    source = FakeSource()
+    source.open_delay = 4
+    async with capturing(source) as (capture, _):
+        capture.reconfigure(None, mode="on-demand", open_seconds=5, stall_seconds=0.5, silence_seconds=3)
+        before = trio.current_time()
+        await capture.acquire()
+        assert trio.current_time() - before == pytest.approx(4, abs=2 * STEP)
+        capture.release()
+        await trio.sleep(1)
+        source.open_delay = 6
+        with pytest.raises(AudioUnavailable, match="within 5 s"):
+            await capture.acquire()
+
+
 async def test_acquire_succeeds_when_the_device_comes_back_in_time(autojump_clock: trio.testing.MockClock) -> None:
     source = FakeSource()
     source.refuse = SourceError("The sound server is down.")

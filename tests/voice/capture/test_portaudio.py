@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -289,7 +290,9 @@ async def test_the_warm_process_is_used_replaced_and_ended(library: Library) -> 
             await events.next("closed")
             await warm.end()
             warm = await library.child()
-        capture.reconfigure(PortAudioSource("pipe"), mode="on-demand", stall_seconds=0.5, silence_seconds=3)
+        capture.reconfigure(
+            PortAudioSource("pipe"), mode="on-demand", open_seconds=2, stall_seconds=0.5, silence_seconds=3
+        )
         await warm.end()
         warm = await library.child()
         # It waits, and nothing else is there.
@@ -548,11 +551,14 @@ def called_by(act: Any) -> set[str]:
         elif event == "c_call":
             calls.add(function.__qualname__)
 
+    # Whoever is called back when garbage is collected has no part in it.
+    gc.disable()
     sys.setprofile(note)
     try:
         act()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls - {"setprofile"}
 
 

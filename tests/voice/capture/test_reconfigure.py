@@ -33,7 +33,9 @@ async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncItera
 
 
 def adopt(capture: Capture, source: AudioSource | None = None, mode: Mode = "on-demand", **more: float) -> None:
-    capture.reconfigure(source, mode=mode, **{"stall_seconds": 0.5, "silence_seconds": 3.0, **more})
+    capture.reconfigure(
+        source, mode=mode, **{"open_seconds": 2.0, "stall_seconds": 0.5, "silence_seconds": 3.0, **more}
+    )
 
 
 async def test_whoever_holds_the_microphone_holds_the_other_one(autojump_clock: MockClock) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from support import audio, pipewire
-from support.capturing import ENOUGH, SOURCES, capturing, hear
+from support.capturing import ENOUGH, NOTICED, SOURCES, capturing, hear
 from utter_runner.voice.capture.capture import RATE
 from utter_runner.voice.capture.portaudio import PortAudioSource
 from utter_runner.voice.capture.pw_record import PwRecordSource
@@ -45,7 +45,7 @@ async def test_what_is_spoken_is_recorded(bed: Any, tmp_path: Path, make: Callab
 
 
 @pytest.mark.parametrize("make", SOURCES)
-async def test_a_killed_daemon_is_a_fault_within_a_second_and_capture_recovers_by_itself(
+async def test_a_killed_daemon_is_a_fault_at_once_and_capture_recovers_by_itself(
     bed: Any, tmp_path: Path, make: Callable[..., AudioSource]
 ) -> None:
     spoken = audio.babble(2)
@@ -55,7 +55,7 @@ async def test_a_killed_daemon_is_a_fault_within_a_second_and_capture_recovers_b
         killed = trio.current_time()
         await trio.to_thread.run_sync(bed.kill)
         await events.next("fault")
-        assert trio.current_time() - killed < 1.0
+        assert events.told - killed < NOTICED
         with pytest.raises(AudioUnavailable):
             await capture.wait_beyond(capture.position)
         await trio.to_thread.run_sync(bed.restart)
@@ -65,7 +65,7 @@ async def test_a_killed_daemon_is_a_fault_within_a_second_and_capture_recovers_b
 
 
 @pytest.mark.parametrize("make", SOURCES)
-async def test_a_daemon_that_stands_still_is_a_fault_within_a_second_and_closing_does_not_hang(
+async def test_a_daemon_that_stands_still_is_a_fault_at_once_and_closing_does_not_hang(
     bed: Any, make: Callable[..., AudioSource]
 ) -> None:
     async with capturing(make()) as (capture, events):
@@ -75,8 +75,8 @@ async def test_a_daemon_that_stands_still_is_a_fault_within_a_second_and_closing
         bed.pause()
         with pytest.raises(AudioUnavailable, match=r"for 0\.5 s"):
             await capture.wait_beyond(capture.position + 10 * RATE)
-        assert trio.current_time() - stopped < 1.0
         await events.next("fault")
+        assert events.told - stopped < NOTICED
         bed.resume()
         await events.next("recovered")
         bed.pause()

@@ -28,8 +28,9 @@ Outcome = SourceError | Literal["closed", "silent"]
 """Why an opening ended: it failed, nobody needed it any more, or it delivered nothing but zeros."""
 
 RATE = 16_000
-FIRST_FRAMES = 2.0
-"""Seconds from opening to the first frames."""
+MOST_PATIENCE = 10.0
+"""What is opened again after it delivered nothing in time gets twice that time, and so on, up to so many seconds: a
+headset that needs 3 s to come up would never do it in 2."""
 STALL_TICKS = 5
 """A stream that delivers nothing for this many ticks, which together are `stall_seconds`, has stalled. Ticks are
 counted, not seconds, so that a loop that was busy for a moment does not take its own absence for the microphone's."""
@@ -46,6 +47,7 @@ class Capture:
         mode: "always" keeps the microphone open, for pre-roll; "on-demand" opens it while somebody has acquired it.
         on_event: told `{"event": "audio", "state": "open" | "closed" | "fault" | "recovered", "detail": text}`.
         ring_seconds: how much audio the ring holds.
+        open_seconds: what is opened delivers its first frames within so long; whoever acquires it waits no longer.
         stall_seconds: a stream that delivers nothing for so long has stalled.
         silence_seconds: nothing but zeros for so long, while somebody listens to a device, is a fault.
     """
@@ -59,6 +61,7 @@ class Capture:
         mode: Mode = "on-demand",
         on_event: Callable[[Event], None],
         ring_seconds: float = 70.0,
+        open_seconds: float = 2.0,
         stall_seconds: float = 0.5,
         silence_seconds: float = 3.0,
     ) -> None:
@@ -66,6 +69,8 @@ class Capture:
         self._next: AudioSource | None = None
         self._mode = mode
         self._on_event = on_event
+        self._open_seconds = open_seconds
+        self._patience = 0.0
         self._stall_seconds = stall_seconds
         self._silence_frames = round(silence_seconds * RATE)
         self._ring = RingWriter.create(ring_seconds, RATE)
@@ -82,7 +87,13 @@ class Capture:
         self._checked = self._sounded = 0
 
     def reconfigure(
-        self, source: AudioSource | None, *, mode: Mode, stall_seconds: float, silence_seconds: float
+        self,
+        source: AudioSource | None,
+        *,
+        mode: Mode,
+        open_seconds: float,
+        stall_seconds: float,
+        silence_seconds: float,
     ) -> None:
         """Record in another way from now on; see the class.
 
@@ -90,10 +101,12 @@ class Capture:
             source: replaces the one that there is, which is closed; readers of the ring see a new generation. None
                 leaves it as it is, open or not.
             mode: as for the class.
+            open_seconds: as for the class.
             stall_seconds: as for the class.
             silence_seconds: as for the class.
         """
         self._mode = mode
+        self._open_seconds = open_seconds
         self._stall_seconds = stall_seconds
         self._silence_frames = round(silence_seconds * RATE)
         self._next = source or self._next
@@ -150,7 +163,7 @@ class Capture:
             await self._changed.wait()
 
     async def acquire(self) -> None:
-        """Has the microphone open until `release`; returns when audio arrives, after 2 s at most. Calls nest.
+        """Has the microphone open until `release`; returns when audio arrives, or after `open_seconds`. Calls nest.
 
         Raises:
             AudioUnavailable: it cannot be opened. Nothing is held then.
@@ -177,11 +190,12 @@ class Capture:
 
     async def _until_delivering(self) -> None:
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(FIRST_FRAMES):
+        with trio.move_on_after(self._open_seconds):
             while not self._delivering and not self._hopeless:
                 await self._changed.wait()
         if not self._delivering:
-            raise AudioUnavailable(self._fault or f"No audio came from {self._source.description} within 2 s.")
+            late = f"No audio came from {self._source.description} within {self._open_seconds:g} s."
+            raise AudioUnavailable(self._fault or late)
 
     def release(self) -> None:
         """Gives one `acquire` back."""
@@ -244,6 +258,7 @@ class Capture:
         await before.aclose()
         # What was wrong with the other says nothing about this one.
         self._fault, self._hopeless, self._silent, self._announced = "", False, False, False
+        self._patience = 0.0
         await source.prepare()
         self._notify()
 
@@ -279,11 +294,14 @@ class Capture:
 
     async def _watch(self, opening: _Opening, start: int) -> None:
         name = self._source.description
-        with trio.move_on_after(FIRST_FRAMES) as first:
+        patience = max(self._patience, self._open_seconds)
+        with trio.move_on_after(patience) as first:
             await self._wait_beyond(start, lambda: None)
         if first.cancelled_caught:
-            opening.finish(SourceError(f"No audio came from {name} within 2 s after it was opened."))
+            self._patience = min(2 * patience, MOST_PATIENCE)
+            opening.finish(SourceError(f"No audio came from {name} within {patience:g} s after it was opened."))
             return
+        self._patience = 0.0
         self._open_and_well()
         seen, missed = self.position, 0
         while missed < STALL_TICKS:

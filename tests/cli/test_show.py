@@ -161,6 +161,14 @@ def test_a_count_that_is_none(runner: FakeRunner, capsys: pytest.CaptureFixture[
     assert runner.calls == []
 
 
+def test_version_is_an_option_too(runner: FakeRunner, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--json"]) == 0
+    told = capsys.readouterr().out
+    assert main(["--version", "--json"]) == 0
+    assert capsys.readouterr().out == told
+    assert json.loads(told)["runner"]["version"] == "0.1.0"
+
+
 def test_version(runner: FakeRunner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["version"]) == 0
     shown = lines(capsys)

@@ -396,6 +396,13 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "^wpctl set-volume @DEFAULT_AUDIO_SOURCE@ 100%$",
     ),
     ("no wpctl", both(UNHEARD, gone("wpctl get-volume")), "sound.microphone", "broken", "^utter audio devices$"),
+    (
+        "wpctl fails",
+        both(UNHEARD, programs(wpctl=Ran(3, "", "Translate ID error"))),
+        "sound.microphone",
+        "broken",
+        "^utter doctor$",
+    ),
     ("wpctl hangs", both(UNHEARD, programs(wpctl=Ran(None))), "sound.microphone", "broken", "^utter doctor$"),
     (
         "the runner hears nothing because PipeWire is down",

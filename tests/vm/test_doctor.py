@@ -143,7 +143,7 @@ def test_a_machine_that_is_in_order(machine: Service) -> None:
 def test_the_microphone_is_muted(machine: Service) -> None:
     machine.guest.run("wpctl", "set-mute", "@DEFAULT_AUDIO_SOURCE@", "1").ok()
     finding = wrong(machine, "sound.microphone")
-    assert "muted" in finding["what"]
+    assert "muted" in finding["what"], finding
     carry_out(machine, finding)
     settled(machine)
 
@@ -154,7 +154,7 @@ def test_the_sound_server_is_down(machine: Service, room: Room) -> None:
         "stop", "pipewire.socket", "pipewire.service", "pipewire-pulse.socket", "wireplumber.service"
     ).ok()
     finding = wrong(machine, "sound.server")
-    assert "PipeWire" in finding["what"]
+    assert "PipeWire" in finding["what"], finding
     carry_out(machine, finding)
 
     def plays() -> bool:
@@ -172,7 +172,7 @@ def test_the_sound_server_is_down(machine: Service, room: Room) -> None:
 def test_the_microphone_is_unplugged(machine: Service, guest: Guest, room: Room) -> None:
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/unbind", user="root").ok()
     finding = wrong(machine, "sound.microphone")
-    assert "no microphone" in finding["what"].lower()
+    assert "no microphone" in finding["what"].lower(), finding
     assert "lug" in finding["mend"]
     room.hush()
     guest.run("sh", "-c", f"echo snd_aloop.0 > {_CARD}/bind", user="root").ok()

@@ -41,4 +41,5 @@ def _main(arguments: list[str]) -> int:
         return guard(command.run, as_json=command.as_json)
     from utter_runner.cli.app import run  # noqa: PLC0415 - typer costs more than all of `utter ptt`
 
-    return run(arguments)
+    # What people try first with a program that they do not know.
+    return run(["version", *arguments[1:]] if arguments[:1] == ["--version"] else arguments)

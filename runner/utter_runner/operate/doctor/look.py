@@ -227,12 +227,12 @@ class Look:
             return None, str(error), ""
 
     def _get_volume(self) -> str | None:
-        """What wpctl prints of the default microphone; nothing without wpctl, None if it does not answer."""
+        """What wpctl prints of the default microphone; nothing without wpctl, None if it does not answer or fails."""
         try:
             ran = self.outside.run(["wpctl", "get-volume", DEFAULT_SOURCE], timeout=_PIPEWIRE_S)
         except OSError:
             return ""
-        return None if ran.code is None else ran.out
+        return ran.out if ran.code == 0 else None
 
 
 def is_runner(argv: Sequence[str]) -> bool:

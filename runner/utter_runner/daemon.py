@@ -439,7 +439,8 @@ class Daemon:
         self._streams.plugin_changed(instance)
         if instance.status in {"backoff", "failed", "stopped"}:
             self._offers.withdraw(instance.id)
-            self._recorded.ended(instance.id)
+            if instance.status != "backoff":
+                self._recorded.ended(instance.id)
             self._context.forget(instance)
         elif instance.running and instance.epoch != self._met.get(instance.id):
             self._met[instance.id] = instance.epoch

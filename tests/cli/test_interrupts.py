@@ -21,7 +21,7 @@ from utter_runner.cli.interrupts import Interrupts, signals_wake
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUESTION = {"text": "Do it.", "timeout_ms": 60_000}
+QUESTION = {"text": "Do it.", "timeout_ms": 3_600_000}
 
 
 @contextmanager

@@ -71,7 +71,8 @@ def test_without_a_runner_a_bare_one_is_started_and_leaves_nothing(tmp_path: Pat
     assert code == 0, said
     assert [one["name"] for one in found["figures"]] == ["from start to socket", "to the runner and back"]
     assert len(found["skipped"]) == 2
-    assert [one.name for one in runtime.iterdir()] == ["home"]
+    assert {one.name for one in runtime.iterdir()} == {"home", "tmp"}
+    assert not [*(runtime / "tmp").iterdir()]
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

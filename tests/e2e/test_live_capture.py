@@ -17,6 +17,7 @@ from support import audio
 from support.daemon import Daemon, environment
 from support.pipewire import missing, pipewire_bed
 from utter_runner.voice.cues import CUE_RATE, cue_pcm
+from utter_runner.voice.players import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,19 +50,24 @@ pytestmark = [
 
 
 class Cues:
-    """What the daemon plays, on its way through a program that keeps it and plays it, too."""
+    """What the daemon plays, on its way through programs that keep it and play it, too.
+
+    A sound that one program cannot play is tried with the next, and is the same file: it is kept once.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._played = directory / "played"
         self._played.mkdir()
         self.programs = directory / "programs"
         self.programs.mkdir()
-        script = (
-            f'#!/bin/sh\nfor sound; do :; done\ncp "$sound" {self._played}/$$.part\n'
-            f'mv {self._played}/$$.part {self._played}/$$.wav\nexec {shutil.which("pw-play")} "$@"\n'
-        )
-        (self.programs / "pw-play").write_text(script)
-        (self.programs / "pw-play").chmod(0o755)
+        for name in filter(shutil.which, PROGRAMS):
+            script = (
+                f'#!/bin/sh\nfor sound; do :; done\ncp "$sound" {self._played}/$$.part\n'
+                f'mv {self._played}/$$.part "{self._played}/$(stat -Lc %i "$sound").wav"\n'
+                f'exec {shutil.which(name)} "$@"\n'
+            )
+            (self.programs / name).write_text(script)
+            (self.programs / name).chmod(0o755)
 
     def count(self, name: Any) -> int:
         sound = audio.wav(audio.floats(cue_pcm(name)), CUE_RATE, encoding=3, bits=32)[44:]

@@ -148,7 +148,7 @@ async def test_a_process_of_before_an_update_is_told_and_not_compared(
     await world.watch.look()
     assert world.fields() == ["started"]
     assert world.watch.result().announced == {}
-    assert caplog.messages[-1].endswith("and runs as it was. `utter reload` starts it anew.")
+    assert caplog.messages[-1].endswith("runs by another manifest than there is now. `utter reload` starts it anew.")
     # One that does not run does not run as it was, and what it said is of no interest any more.
     changes = world.changes
     world.watch.ended("lamp")

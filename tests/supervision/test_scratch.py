@@ -130,3 +130,23 @@ def test_where_there_are_no_locks_it_works_and_nothing_is_taken_away(
     assert remove_abandoned(environ) == []
     assert os.path.isdir(scratch.path)  # noqa: PTH112 - a string
     scratch.remove()
+
+
+@pytest.mark.parametrize("how", ["its own", "abandoned"])
+def test_however_deep_a_plugin_has_made_it_it_goes(tmp_path: Path, environ: dict[str, str], how: str) -> None:
+    scratch = Scratch("p", environ)
+    back = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(scratch.path)
+        for _ in range(1_500):
+            os.mkdir("d")  # noqa: PTH102 - the path would be too long
+            os.chdir("d")
+    finally:
+        os.chdir(back)
+        os.close(back)
+    if how == "its own":
+        scratch.remove()
+    else:
+        os.close(scratch._fd)
+        assert remove_abandoned(environ) == [scratch.path]
+    assert [*tmp_path.iterdir()] == []

@@ -158,7 +158,8 @@ class Desktop:
             raise Failure(f"{argv[0]} is missing, which opens addresses. Install xdg-utils.")
 
         def failed_late(status: int) -> None:
-            if status:
+            # One that is the browser itself ends when it is closed, or by the signal that ends the session.
+            if status > 0:
                 # Which address it was is content, and does not belong into the log.
                 self._log(f"{argv[0]} failed after the address was said to be open: {_why(argv[0], status)}")
 

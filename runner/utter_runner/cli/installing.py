@@ -153,11 +153,12 @@ def _put_in_place(
 
     with offered(places, source, demand, updates=updates) as offer:
         name = offer.manifest.name
+        place = places.plugins / name
+        before = _manifest_text(place)
         if not offer.same:
             tell(_described(offer))
             _agree(offer, yes=yes, widen=widen)
             offer.accept()
-        place = places.plugins / name
         if as_json:
             print(document(_answer(offer, place)))
         elif offer.same:
@@ -165,11 +166,21 @@ def _put_in_place(
         else:
             done = "Updated" if offer.installed else "Installed"
             print(harmless(f"{done} {name} {offer.entry.version} in {place}."))
-            _what_next(name, only_code=offer.before == offer.manifest)
+            _what_next(name, only_code=_manifest_text(place) == before)
             if offer.manifest.models:
                 print(f"\nIt needs files that it does not ship:\n\nutter models pull {name}")
         _warn_of_others(name, place)
     return Exit.DONE
+
+
+def _manifest_text(place: Path) -> bytes:
+    """What the runner compares of an installed package; nothing if there is none."""
+    from utter_protocol.packages import MANIFEST_NAME  # noqa: PLC0415 - only these commands need it
+
+    try:
+        return (place / MANIFEST_NAME).read_bytes()
+    except OSError:
+        return b""
 
 
 def _agree(offer: Offer, *, yes: bool, widen: bool) -> None:
@@ -293,7 +304,8 @@ def _configured() -> set[str]:
 def _what_next(name: str, *, only_code: bool) -> None:
     """Say how a runner takes it over; of a plugin whose manifest is the same as before a reload finds no change."""
     if name in _configured():
-        command = f"utter plugins restart {name}" if only_code else "utter reload"
+        # With a reload first, for there may have been another update that was not taken over.
+        command = f"utter reload && utter plugins restart {name}" if only_code else "utter reload"
         print(f"The configuration names it. A runner that runs takes it over with:\n\n{command}")
         return
     print("\nThe runner starts it when its configuration says so. Add this, then run `utter reload`:\n")

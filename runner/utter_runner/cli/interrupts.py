@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, and a terminal that was closed."""
+_MANY = 4096
 
 
 @contextmanager
@@ -49,6 +50,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self.fd, self._wake = os.pipe()
+        os.set_blocking(self.fd, False)
         os.set_blocking(self._wake, False)
         self._woken_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._take) for number in self._signals}
@@ -67,8 +69,10 @@ class Interrupts:
         return not self._armed
 
     def disarm(self) -> None:
-        """Make the next signal a KeyboardInterrupt."""
+        """Make the next signal a KeyboardInterrupt, and `fd` readable by that alone."""
         self._armed = False
+        with suppress(BlockingIOError):
+            os.read(self.fd, _MANY)
 
     def _take(self, *_: object) -> None:
         if not self._armed:

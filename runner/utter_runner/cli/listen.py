@@ -141,7 +141,8 @@ class _Live:
     def _let_go(self) -> None:
         """The key is up: from here on the keyboard is for confirmations, and Ctrl-C gives up."""
         self._interrupts.disarm()
-        for fd in self._releasers:
+        # The descriptor of signals stays: a wait that begins just after one has to end by it.
+        for fd in self._releasers - {self._interrupts.fd}:
             self._poll.unregister(fd)
         self._releasers = set()
 

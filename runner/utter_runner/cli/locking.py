@@ -63,7 +63,7 @@ def lock(
     else:
         print("Nothing has changed since it was recorded.")
     if found.silent:
-        why = "the runner has not met them" if runner else "no runner could be asked"
+        why = "the runner has not met them as they are" if runner else "no runner could be asked"
         say(f"What the processes of {', '.join(found.silent)} say is left as it was recorded: {why}.")
     if runner and runner.locked and found.proposals:
         say("What the runner has refused before is started by `utter plugins start ID`.")
@@ -75,17 +75,19 @@ def drift(
     config: ConfigFile = None, as_json: Json = False, socket: Socket = None, token_file: TokenFile = None
 ) -> Exit:
     """Say which plugins are not what is recorded of them. Exit code 1: there are some."""
-    from utter_runner.operate.drift import sentences  # noqa: PLC0415 - only this command needs it
+    from utter_runner.operate.drift import STARTED, sentences  # noqa: PLC0415 - only this command needs it
 
-    found, _ = _examined(config, [], socket, token_file)
+    found, runner = _examined(config, [], socket, token_file)
+    # By which manifest a process runs only the runner knows.
+    differs = [*found.drift, *(one for one in (runner.drift if runner else ()) if one.field == STARTED)]
     if as_json:
-        print(document({"drift": msgspec.to_builtins(found.drift), "lockfile": str(found.places.lockfile)}))
-    elif found.drift:
-        for text in sentences(found.drift, found.record):
+        print(document({"drift": msgspec.to_builtins(differs), "lockfile": str(found.places.lockfile)}))
+    elif differs:
+        for text in sentences(differs, found.record):
             print(harmless(text))
     else:
         print("Every plugin is what is recorded of it.")
-    return Exit.FAILED if found.drift else Exit.DONE
+    return Exit.FAILED if differs else Exit.DONE
 
 
 def _examined(

@@ -94,7 +94,7 @@ def differences(name: str, entry: Entry | None, found: Found) -> list[Drift]:
         return [_unrecorded(name, found)]
     process = [*of_process(name, entry, found.announced)] if found.announced else []
     if found.outdated:
-        what = f"{name} was started by another manifest than there is now, and runs as it was."
+        what = f"{name} runs by another manifest than there is now."
         process.append(_drift(name, STARTED, "the manifest that is there", "another manifest", what))
     return [*_of_package(name, entry, found), *process]
 

@@ -15,5 +15,8 @@ def runner_program(interpreter: str) -> Path:
     """Return the runner of an installation by its interpreter. Raises OperateError when it is not there."""
     program = Path(interpreter).absolute().with_name("utter-runner")
     if not os.access(program, os.X_OK):
-        raise OperateError(f"There is no {program} beside this Python: install utter-runner with pip, pipx or uv.")
+        raise OperateError(
+            f"There is no {program} beside this Python: install utter-runner with pipx or uv, or with pip into a "
+            "virtual environment."
+        )
     return program

@@ -248,7 +248,7 @@ class DriftWatch:
                 raise DriftError(drift, mends(plugin, entry))
 
     def ended(self, plugin: str) -> None:
-        """The process of a plugin has ended, or is about to: whatever runs next is started by what is there."""
+        """The process of a plugin has ended, or is about to, and no other one is started by the same manifest."""
         if plugin in self._running:
             self._running.remove(plugin)
             self._compare()

@@ -10,8 +10,8 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,10 +54,25 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove it with all that is in it, as far as that can be done. Once is enough; more does no harm."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        try:
+            with suppress(OSError):
+                _remove(self.path)
+        finally:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
+def _remove(path: str) -> None:
+    """Remove a tree, however deep a plugin has made it. Raises OSError."""
+    try:
+        # As most of them are: empty.
+        os.rmdir(path)  # noqa: PTH106 - a string
+    except OSError:
+        # shutil.rmtree goes no deeper than the stack, and takes a descriptor of the runner's for each level.
+        done = subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path) from None
 
 
 def _take(fd: int, path: Path) -> bool:
@@ -80,7 +95,7 @@ def remove_abandoned(environ: Mapping[str, str]) -> list[str]:
             fd = os.open(path, _DIRECTORY)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
+                _remove(str(path))
                 removed.append(str(path))
             finally:
                 os.close(fd)

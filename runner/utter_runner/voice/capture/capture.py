@@ -29,8 +29,8 @@ Outcome = SourceError | Literal["closed", "silent"]
 
 RATE = 16_000
 MOST_PATIENCE = 10.0
-"""What is opened again after it delivered nothing in time gets twice that time, and so on, up to so many seconds: a
-headset that needs 3 s to come up would never do it in 2."""
+"""What is to be open all the time, and is opened again after it delivered nothing in time, gets twice that time, and so
+on, up to so many seconds: a headset that needs 3 s to come up would never do it in 2."""
 STALL_TICKS = 5
 """A stream that delivers nothing for this many ticks, which together are `stall_seconds`, has stalled. Ticks are
 counted, not seconds, so that a loop that was busy for a moment does not take its own absence for the microphone's."""
@@ -107,6 +107,7 @@ class Capture:
         """
         self._mode = mode
         self._open_seconds = open_seconds
+        self._patience = 0.0
         self._stall_seconds = stall_seconds
         self._silence_frames = round(silence_seconds * RATE)
         self._next = source or self._next

@@ -66,6 +66,11 @@ settings.register_profile("machine", settings.default, deadline=None)
 settings.load_profile("machine")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with those that take long, as their own time-out says: at the end the other workers would wait for them."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 def pytest_configure() -> None:
     """Ctrl-C works in what the tests start, also where the suite itself runs in the background and it is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -49,13 +49,16 @@ def nothing_is_left_behind() -> Iterator[None]:
     yield
     for thread in running_threads() - threads:
         thread.join(_THREAD_SECONDS)
-    # A thread of trio's that was abandoned may be about to close what it has.
-    for _ in range(_LOOKS):
+    left = (_descriptors() | _children()) - before
+    if left:
+        gc.collect()
         left = (_descriptors() | _children()) - before
+    for _ in range(_LOOKS):
         if not left:
             break
-        gc.collect()
+        # A thread of trio's that was abandoned may be about to close what it has.
         time.sleep(_THREAD_SECONDS / _LOOKS)
+        left = (_descriptors() | _children()) - before
     leaked = sorted(left) + [f"thread {thread.name}" for thread in running_threads() - threads]
     if leaked:
         pytest.fail("left behind: " + ", ".join(leaked))

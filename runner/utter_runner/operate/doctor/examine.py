@@ -37,6 +37,8 @@ FAMILIES: Final = (
 )  # fmt: skip
 """The first parts of the checks' ids, in the order of a report."""
 _GRAVITY: Final = {"broken": 0, "warning": 1, "ok": 2}
+# What the checks have found out is there at once; what they had no need to look at is looked at now.
+_REPORT_S: Final = 3.0
 _EXITS: Final = {"broken": Health.BROKEN, "warning": Health.WARNINGS, "ok": Health.FINE}
 
 
@@ -76,7 +78,7 @@ def _family(check: str) -> int:
     return FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
 
 
-def _in_time(find: Callable[[], Any], otherwise: Any, seconds: float = 0.5) -> Any:
+def _in_time(find: Callable[[], Any], otherwise: Any, seconds: float = _REPORT_S) -> Any:
     found: list[Any] = []
 
     def put() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,3 +101,36 @@ def test_on_a_narrow_terminal_it_is_wrapped(env: dict[str, str]) -> None:
     assert "Broken: " in " ".join(said[-3:])
     # A long word is not broken, for it may be a path.
     assert [line for line in said if len(line) > 40 and not line.startswith("  -> ") and len(line.split()) > 1] == []
+
+
+HELD_UP = """
+import atexit, sys, threading
+from utter_runner.cli import main
+from utter_runner.operate.doctor.examine import examine
+from utter_runner.operate.doctor.model import ok
+from utter_runner.operate.doctor.registry import CHECKS
+
+def check(look):
+    if "held up" in sys.argv:
+        threading.Event().wait()
+    yield ok("It is well.")
+
+CHECKS.clear()
+CHECKS["limits.test"] = check
+examine.__kwdefaults__["seconds"] = 2.0
+atexit.register(print, "the interpreter is taken down")
+sys.exit(main(["doctor", "--json"]))
+"""
+
+
+@pytest.mark.parametrize("how", ["held up", "well"])
+def test_the_interpreter_is_not_taken_down_under_a_check_that_waits(tmp_path: Path, how: str) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_UP, how], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    report, *rest = done.stdout.splitlines()
+    (finding,) = json.loads(report)["findings"]
+    assert done.returncode == json.loads(report)["exit"]
+    assert (finding["status"] == "ok", rest) == (how == "well", ["the interpreter is taken down"] * (how == "well"))

@@ -6,10 +6,12 @@ nothing but them is printed in a pipe. What checks found is text from elsewhere 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
 import textwrap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -69,11 +71,22 @@ def doctor(
         thorough=everything,
     )
     report = examine(Machine(dict(os.environ)), options)
+    atexit.register(_leave, _EXITS[report.exit])
     if as_json:
         print(document(msgspec.to_builtins(report)))
     else:
         print("\n".join(lines(report, width(), everything=everything)))
     return _EXITS[report.exit]
+
+
+def _leave(code: Exit) -> None:
+    """End the process without taking the interpreter down under a thread that still waits: that may crash."""
+    from utter_runner.operate.doctor.registry import still_looking  # noqa: PLC0415 - see above
+
+    if still_looking():
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
 
 
 def width() -> int:

@@ -24,7 +24,7 @@ from utter_runner.operate.doctor import sound as _sound  # noqa: F401 - register
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.look import Look, Options
 from utter_runner.operate.doctor.model import Health, Identity, Report
-from utter_runner.operate.doctor.registry import CHECKS, DEADLINE_S, run_all
+from utter_runner.operate.doctor.registry import CHECKS, DEADLINE_S, THREADS, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,7 +87,7 @@ def _in_time(find: Callable[[], Any], otherwise: Any, seconds: float = _REPORT_S
         except Exception:  # noqa: BLE001 - the check of the same thing tells of it
             found.append(otherwise)
 
-    thread = threading.Thread(target=put, name="doctor report", daemon=True)
+    thread = threading.Thread(target=put, name=f"{THREADS}report", daemon=True)
     thread.start()
     thread.join(seconds)
     return found[0] if found else otherwise

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 10.0
 """Seconds that all checks have together."""
+THREADS: Final = "doctor "
+"""What the names of the doctor's threads begin with."""
 
 CHECKS: dict[str, Check] = {}
 """Every check by its id, in the order in which people read of them."""
@@ -74,7 +76,7 @@ def run_all(look: Look, checks: Mapping[str, Check], seconds: float = DEADLINE_S
     deadline = time.monotonic() + seconds
     done: queue.SimpleQueue[tuple[str, list[Finding]]] = queue.SimpleQueue()
     for name, function in checks.items():
-        threading.Thread(target=_run, args=(name, function, look, done), name=f"doctor {name}", daemon=True).start()
+        threading.Thread(target=_run, args=(name, function, look, done), name=f"{THREADS}{name}", daemon=True).start()
     found: dict[str, list[Finding]] = {}
     while len(found) < len(checks) and (left := deadline - time.monotonic()) > 0:
         try:
@@ -115,3 +117,8 @@ def _late(name: str, seconds: float) -> Finding:
         ),
         check=name,
     )
+
+
+def still_looking() -> bool:
+    """Whether a check that was given up, or what a report wanted, still waits for something."""
+    return any(thread.name.startswith(THREADS) for thread in threading.enumerate())

@@ -26,8 +26,8 @@ ANSWER_S: Final = 3.0
 """Seconds that the runner has to accept a connection and to say how it is."""
 DETAILS_S: Final = 1.5
 """Seconds more for what it knows of each plugin."""
-OPEN_S: Final = 9.0
-"""Seconds that the microphone may take to open."""
+OPEN_S: Final = 4.0
+"""Seconds that the microphone may take to open; after that there has to be time left to find out why it has not."""
 LISTEN_S: Final = 1.0
 """Seconds that are listened for anything but silence."""
 SILENCE_DB: Final = -120.0

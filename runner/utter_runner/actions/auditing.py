@@ -33,7 +33,8 @@ class Auditing:
         self._warn = warn
         self._trail: AuditTrail | None = None
         self._nursery: trio.Nursery | None = None
-        self.auditor = self.reconfigure(log)
+        self.auditor: AuditTrail | None = None
+        self.reconfigure(log)
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Have the trail written in `nursery`; return when it is open, or has said why it is not."""
@@ -44,13 +45,13 @@ class Auditing:
     def reconfigure(self, log: LogConfig) -> AuditTrail | None:
         """Return the trail as it is to be from now on, None for none."""
         required = log.audit == "required"
-        self.auditor = None
-        if log.audit != "off":
+        if log.audit == "off":
+            self.auditor = None
+        elif self._trail is None:
+            self.auditor = self._begin(log, required=required)
+        else:
             self.auditor = self._trail
-            if self._trail is not None:
-                self._trail.reconfigure(required=required, content=log.content, limit=log.audit_bytes)
-            else:
-                self.auditor = self._begin(log, required=required)
+            self._trail.reconfigure(required=required, content=log.content, limit=log.audit_bytes)
         return self.auditor
 
     def status(self) -> dict[str, Any]:

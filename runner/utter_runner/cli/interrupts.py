@@ -26,11 +26,19 @@ def signals_wake() -> Iterator[int]:
 
     Only on the main thread, as all of `signal`.
     """
+    with _wakening() as (reading, _):
+        yield reading
+
+
+@contextmanager
+def _wakening() -> Iterator[tuple[int, int]]:
+    """A pipe that does not block, into which the interpreter writes at each signal."""
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    for fd in (reading, writing):
+        os.set_blocking(fd, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     try:
-        yield reading
+        yield reading, writing
     finally:
         signal.set_wakeup_fd(before)
         os.close(reading)
@@ -49,19 +57,15 @@ class Interrupts:
         self._armed = True
 
     def __enter__(self) -> Self:
-        self.fd, self._wake = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._wake, False)
-        self._woken_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._wakening = _wakening()
+        self.fd, self._wake = self._wakening.__enter__()
         self._before = {number: signal.signal(number, self._take) for number in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._woken_before)
-        os.close(self.fd)
-        os.close(self._wake)
+        self._wakening.__exit__(None, None, None)
 
     @property
     def came(self) -> bool:

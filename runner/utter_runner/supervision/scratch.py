@@ -54,13 +54,11 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove it with all that is in it, as far as that can be done. Once is enough; more does no harm."""
-        try:
-            with suppress(OSError):
-                _remove(self.path)
-        finally:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+        with suppress(OSError):
+            _remove(self.path)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _remove(path: str) -> None:

@@ -24,6 +24,8 @@ FUZZ_ARGS ?=
 SOAK_ARGS ?=
 PROPERTIES_ARGS ?=
 MUTANTS_ARGS ?=
+# Where writing bytecode is forbidden each of the thousands of processes that the tests start would compile all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check test-all test-vm bench soak fuzz properties mutants docs lock clean setup system
 

@@ -82,9 +82,8 @@ def test_where_it_cannot_be_written_it_warns_and_where_it_must_be_nothing_is_don
     env = environment(tmp_path / "run", XDG_STATE_HOME=str(in_the_way))
     config = f'{ACTOR}\n[log]\naudit = "{mode}"\n'
     with Daemon(tmp_path, config, env=env) as daemon, daemon.client() as client:
-        if not any("The audit trail" in line for line in daemon.log):
-            # It is opened beside all else that a start does.
-            daemon.wait_for("The audit trail")
+        # It is opened beside all else that a start does.
+        daemon.said("The audit trail")
         if mode == "on":
             invoke(client, "wave", {})
         else:

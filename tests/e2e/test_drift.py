@@ -172,7 +172,7 @@ def test_one_byte_is_told_or_refused(bed: Bed) -> None:
         warning = "What lamp is made of has changed since it was recorded. `utter plugins lock lamp` agrees to it."
         assert warning in status["warnings"]
         # A look is taken after the start, by itself.
-        assert any(warning in line for line in daemon.log) or daemon.wait_for(warning)
+        daemon.said(warning)
     assert bed.ran()
     with bed.daemon() as daemon:
         _, status = looked(daemon)

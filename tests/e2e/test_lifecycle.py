@@ -47,7 +47,7 @@ def test_what_plugins_of_a_killed_runner_left_is_taken_away_by_the_next(tmp_path
     assert first.stop(signal.SIGKILL) == -signal.SIGKILL
     assert left.is_dir()
     with Daemon(tmp_path, hostile("good")) as daemon, daemon.client() as client:
-        daemon.wait_for(f"removed the temporary directory {left}, which a runner that was killed has left")
+        daemon.said(f"removed the temporary directory {left}, which a runner that was killed has left")
         (ours,) = scratch.iterdir()
         assert ours != left
         # Another runner beside it takes away what is nobody's, and nothing else.
@@ -235,6 +235,4 @@ def test_each_instance_has_a_temporary_directory_that_goes_with_it(tmp_path: Pat
 def test_whatever_a_plugin_is_asked_while_it_starts_has_the_bound_of_the_handshake(tmp_path: Path, asked: str) -> None:
     config = "[runner]\nhandshake_timeout_ms = 400\n" + hostile("slow", "ops=wait", f"hang={asked}")
     with Daemon(tmp_path, config) as daemon:
-        if not any("slow#1: " in line for line in daemon.log):
-            daemon.wait_for("slow#1: ")
-        assert "within 400 ms" in next(line for line in daemon.log if "slow#1: " in line)
+        assert "within 400 ms" in daemon.said("slow#1: ")

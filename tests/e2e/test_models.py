@@ -97,8 +97,8 @@ def test_from_the_package_to_what_it_reads(tmp_path: Path, enforce: bool) -> Non
             assert plugin_in(daemon)["warnings"] == [
                 "The model small/words.txt must be fetched: utter models pull reader"
             ]
-        # The plugin itself says so, too.
-        assert "The model small/words.txt has not been fetched: utter models pull reader" in "".join(daemon.log)
+            # The plugin itself says so, too, when it comes to load it.
+            daemon.said("The model small/words.txt has not been fetched: utter models pull reader")
         utter(env, "models", "pull", "reader", "--yes")
         assert [asked for _, asked in server.requests] == ["", "bytes=4-"]
         with Daemon(tmp_path, config, env=env) as daemon:

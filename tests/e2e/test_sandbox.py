@@ -145,8 +145,7 @@ def test_the_audio_ring_goes_in(tmp_path: Path) -> None:
     write_wav(tmp_path / "silence.wav", np.zeros(16_000 * 30, dtype=np.float32), 16_000)
     audio = f'[audio]\nsource = "wav"\nwav_path = "{tmp_path}/silence.wav"\n[hotkeys]\nenabled = false\n'
     with Daemon(tmp_path, f'{ENFORCE}{audio}[[plugin]]\nid = "wake"\n', quiet=False) as daemon:
-        if not any("wake: listening for okay_nabu" in line for line in daemon.log):
-            daemon.wait_for("wake: listening for okay_nabu")
+        daemon.said("wake: listening for okay_nabu")
 
 
 def test_where_its_sandbox_cannot_be_made_a_plugin_is_not_run(tmp_path: Path) -> None:

@@ -53,9 +53,7 @@ def spoken() -> Samples:
 
 def wait_ready(daemon: Daemon) -> None:
     """Return once there is a recogniser, and somebody listens for the word."""
-    listening = "wake: listening for okay_nabu"
-    if not any(listening in line for line in daemon.log):
-        daemon.wait_for(listening)
+    daemon.said("wake: listening for okay_nabu")
     for name in ("whisper", "commands", "desktop"):
         daemon.wait_plugin(name, "ready", timeout=120)
 

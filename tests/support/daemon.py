@@ -164,6 +164,10 @@ class Daemon:
                 return line
         raise AssertionError(f"the daemon ended without {text!r}:\n{''.join(self.log)}")
 
+    def said(self, text: str) -> str:
+        """The first line of the log with `text`: of what was read already, or of what comes."""
+        return next((line for line in self.log if text in line), None) or self.wait_for(text)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Stop it; return the exit code."""
         assert self.process is not None

@@ -23,6 +23,8 @@ SECONDS = 60.0
 PLUGINS = 20
 CLIENTS = 4
 IN_FLIGHT = 16
+# Between an answer and the next request: a load of some hundred requests a second, and not all that the machine can do.
+PAUSE_SECONDS = 0.2
 # More than five restarts within a minute would be taken for a plugin that cannot work.
 MOST_DEATHS = 4
 MISDEEDS = ("hang up", "half close", "exit", "kill", "flood")
@@ -70,6 +72,7 @@ class Load:
 
     async def _ask(self, until: float) -> None:
         while trio.current_time() < until:
+            await trio.sleep(self.random.uniform(0, PAUSE_SECONDS))
             plugin = f"p{self.random.randrange(PLUGINS):02}"
             method = self.random.choices(["pid", "echo", "hang"], [4, 4, 1])[0]
             params = {"plugin": plugin, "method": method, "params": {}, "timeout_ms": 1500}

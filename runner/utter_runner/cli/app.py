@@ -291,7 +291,7 @@ def conformance(
 @_guarded
 def speak(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say, at most 4,000 characters.")],
-    voice: Annotated[str, typer.Option("--voice", help="A voice that the plugin knows.")] = "",
+    voice: Annotated[str, typer.Option("--voice", metavar="NAME", help="A voice that the plugin knows.")] = "",
     as_json: Json = False,
     socket: Socket = None,
     token_file: TokenFile = None,

@@ -196,7 +196,7 @@ class Capture:
                 await self._changed.wait()
         if not self._delivering:
             late = f"No audio came from {self._source.description} within {self._open_seconds:g} s."
-            raise AudioUnavailable(self._fault or late)
+            raise AudioUnavailable(self._fault or f"{late} One that needs longer gets it by `[voice] open_ms`.")
 
     def release(self) -> None:
         """Gives one `acquire` back."""

@@ -38,6 +38,7 @@ cues = false
 enabled = false
 [voice]
 # A machine that is too busy to deliver audio is no fault, and neither is that nobody speaks yet.
+open_ms = 8000
 stall_ms = 60000
 zeros_ms = 60000
 """

@@ -19,6 +19,7 @@ source = "sounddevice"
 capture = "{capture}"
 cues = false
 [voice]
+open_ms = 8000
 stall_ms = 60000
 zeros_ms = 60000
 [hotkeys]
@@ -58,10 +59,10 @@ def test_portaudio_runs_beside_the_daemon_and_ends_with_it(
         assert daemon.process is not None
         stack.callback(daemon.process.kill)
         pid = daemon.process.pid
-        # To open it may take its time, which the library's loading does not count in.
-        bed.wait(lambda: any(b"libportaudio" in shown(child, "maps") for child in processes(pid)), "it is loaded")
         with daemon.client() as client:
             for _ in range(2):
+                # To open it may take its time, which the library's loading does not count in.
+                bed.wait(lambda: any(b"libportaudio" in shown(one, "maps") for one in processes(pid)), "it is loaded")
                 assert client.call("audio.open", {}, 10)["open"] is True
                 # Who records is all there is; with "on-demand" another one waits afterwards.
                 (process,) = processes(pid)

@@ -34,6 +34,10 @@ VOICE = """
 # The word lies within it, and is not heard all the same.
 pre_roll_ms = 1500
 max_ms = {max_ms}
+# A machine that is too busy to deliver audio in time is no fault, nor are the zeros while nothing is played.
+open_ms = 8000
+stall_ms = 60000
+zeros_ms = 60000
 [hotkeys]
 enabled = false
 [audio]

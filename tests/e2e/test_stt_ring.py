@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).parents[1] / "data" / "audio" / "en"
 ENOUGH = 16_000
 """Frames after which the plugin says something, so that the test need not wait for the clock."""
+WHOLE = 60
+"""Levels, 20 in a second, that are measured no faster than the recording of 2.6 s is played to its end."""
 
 EAR = """
 import base64
@@ -103,14 +105,16 @@ def ear(directory: Path, how: str) -> str:
     )
 
 
-def hold(client: Client) -> dict[str, Any]:
-    """Hold the key until something was understood; return the report."""
-    with client.subscribe("runner.events") as events:
+def hold(client: Client, *, levels: int = 0) -> dict[str, Any]:
+    """Hold the key until something was understood and the microphone heard for so many levels; return the report."""
+    with client.subscribe("runner.events") as events, client.subscribe("audio.level") as level:
         next(events)
         session = client.call("ptt.press", {}, timeout=30)["session"]
         while (event := events.get(120))["event"] != "partial":
             assert event["event"] != "report", event
         assert event["session"] == session
+        for _ in range(levels):
+            level.get(60)
         client.call("ptt.release", {}, timeout=30)
         while (event := events.get(120))["event"] != "report":
             pass
@@ -156,6 +160,6 @@ def test_the_text_is_the_same_whichever_way_the_audio_goes(tmp_path: Path) -> No
         with Daemon(directory, config, quiet=False) as daemon:
             daemon.wait_plugin("whisper", "ready", timeout=120)
             with daemon.client() as client:
-                heard[way] = hold(client)["heard"]
+                heard[way] = hold(client, levels=WHOLE)["heard"]
     assert len(set(heard.values())) == 1, heard
     assert "cancel all" in heard["stdio"].lower()

@@ -352,9 +352,10 @@ def test_a_router_killed_in_the_middle_of_a_command(tmp_path: Path) -> None:
         killer = threading.Thread(target=kill_while_it_plans)
         killer.start()
         with pytest.raises(RpcError) as error:
-            client.call("runner.command", {"utterance": "wave"}, timeout=10)
+            client.call("runner.command", {"utterance": "wave"}, timeout=60)
         assert error.value.code == ErrorCode.PLUGIN_FAILED
-        assert time.monotonic() - killed[0] < 2.0
+        # Its death has told it, not the end of the time that a command has.
+        assert time.monotonic() - killed[0] < 20
         killer.join()
 
 

@@ -23,6 +23,8 @@ ACTOR = hostile("actor", "ops=heat")
 
 
 def commands(*, requires: str = '["llm.choose@1"]', **settings: Any) -> str:
+    # On a busy machine the first answer of a model may take longer than a person would wait.
+    settings = {"llm_timeout_ms": 20_000, **settings}
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
     return f"""
 [[plugin]]
@@ -107,8 +109,10 @@ def test_a_server_that_hangs_costs_the_time_that_the_settings_allow(tmp_path: Pa
             # What is loaded and looked up once is so afterwards, and has no part in that time.
             command(client)
             server.chat = lambda exchange: gone.put(exchange.wait_gone())
-            assert command(client)["understood"] is False
-        assert gone.get(timeout=30)
+            # On a busy machine the time may be over before the server is asked at all.
+            while gone.empty():
+                assert command(client)["understood"] is False
+        assert gone.get()
 
 
 def test_a_router_that_does_not_require_the_model_gets_none(tmp_path: Path) -> None:

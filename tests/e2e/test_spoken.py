@@ -42,9 +42,18 @@ source = "{source}"
 capture = "{capture}"
 [hotkeys]
 enabled = false
+[voice]
+# A machine that is too busy to deliver audio in time is no fault, nor are the zeros while nothing is played.
+open_ms = 8000
+stall_ms = {stall_ms}
+zeros_ms = 60000
 """
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+
+def voice_config(source: str, capture: str, *, stall_ms: int = 60_000) -> str:
+    return VOICE.format(source=source, capture=capture, stall_ms=stall_ms)
 
 
 def plugin(client: Client, name: str) -> dict[str, Any]:
@@ -85,7 +94,7 @@ def test_a_spoken_command_becomes_an_action(tmp_path: Path, source: str, capture
     with pipewire_bed(tmp_path) as bed:
         runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
         env = {**environment(tmp_path), **bed.environment}
-        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source=source, capture=capture), env=env, quiet=False)
+        daemon = Daemon(tmp_path, PLUGINS + voice_config(source, capture), env=env, quiet=False)
         daemon.socket = runtime / "utter" / "runner.sock"
         with daemon, daemon.client() as client:
             wait_for_model(client)
@@ -121,9 +130,7 @@ def test_silence_ends_a_session_that_nobody_holds_and_no_other(tmp_path: Path) -
     with pipewire_bed(tmp_path) as bed:
         runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
         env = {**environment(tmp_path), **bed.environment}
-        # When nothing is played, the microphone delivers zeros.
-        voice = VOICE.format(source="sounddevice", capture="always") + "[voice]\nzeros_ms = 60_000\n"
-        daemon = Daemon(tmp_path, PLUGINS + voice, env=env, quiet=False)
+        daemon = Daemon(tmp_path, PLUGINS + voice_config("sounddevice", "always"), env=env, quiet=False)
         daemon.socket = runtime / "utter" / "runner.sock"
         with daemon, daemon.client() as client:
             assert client.call("runner.status", {}, timeout=10)["voice"]["vad"] == "silero"
@@ -158,7 +165,7 @@ def test_a_recording_is_a_command_without_any_network(tmp_path: Path) -> None:
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     config = tmp_path / "runner.toml"
-    config.write_text(PLUGINS + VOICE.format(source="none", capture="on-demand"))
+    config.write_text(PLUGINS + voice_config("none", "on-demand"))
     command = [sys.executable, "-m", "utter_runner", "--config", str(config)]
     offline = ["unshare", "--net", "--map-root-user"] if os.getuid() else ["unshare", "--net"]
     if shutil.which("unshare") and subprocess.run([*offline, "true"], check=False, capture_output=True).returncode == 0:
@@ -203,7 +210,8 @@ def test_a_recogniser_killed_in_the_middle_costs_one_command(tmp_path: Path) -> 
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         next(event for event in events if event["event"] == "report")
-        assert time.monotonic() - began < 5
+        # Its death has told it, not the end of the time that a recogniser has.
+        assert time.monotonic() - began < 20
         first = answers()
         assert first["outcome"] == "unavailable"
         assert "whisper" in first["detail"]
@@ -240,7 +248,7 @@ def client_in_background(daemon: Daemon, wav: str) -> Any:
 def test_what_was_said_so_far_is_seen_while_the_key_is_held(tmp_path: Path) -> None:
     with pipewire_bed(tmp_path) as bed:
         env = {**environment(tmp_path), **bed.environment}
-        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source="sounddevice", capture="always"), env=env, quiet=False)
+        daemon = Daemon(tmp_path, PLUGINS + voice_config("sounddevice", "always"), env=env, quiet=False)
         daemon.socket = Path(bed.environment["XDG_RUNTIME_DIR"]) / "utter" / "runner.sock"
         with daemon, daemon.client() as client:
             wait_for_model(client)
@@ -270,7 +278,7 @@ def test_a_sound_server_that_dies_costs_one_command(tmp_path: Path) -> None:
     with pipewire_bed(tmp_path) as bed:
         runtime = Path(bed.environment["XDG_RUNTIME_DIR"])
         env = {**environment(tmp_path), **bed.environment}
-        daemon = Daemon(tmp_path, PLUGINS + VOICE.format(source="sounddevice", capture="always"), env=env, quiet=False)
+        daemon = Daemon(tmp_path, PLUGINS + voice_config("sounddevice", "always", stall_ms=3000), env=env, quiet=False)
         daemon.socket = runtime / "utter" / "runner.sock"
         with daemon, daemon.client() as client, daemon.client() as watcher:
             wait_for_model(client)

@@ -281,13 +281,11 @@ async def test_dependents_are_degraded_while_their_provider_is_down(house: House
 
 
 async def test_a_refused_plugin_starts_again_once_its_provider_is_there(house: House, tmp_path: Path) -> None:
-    # The provider fails its first two starts and is given up only after the third.
     specs = [
         plugin("user", "requires=experimental/a@1"),
-        plugin("provider", "provides=experimental/a@1", "hang=protocol.hello"),
+        plugin("provider", "provides=experimental/a@1", "exit-at-once"),
     ]
-    # Long enough for an interpreter to start on a busy machine.
-    timing = Timing(handshake=2.0, restarts_in_window=0, stop=0.2)
+    timing = Timing(restarts_in_window=0, stop=0.2)
     async with house(*specs, timing=timing) as running:
         user, provider = running.supervisor.instances
         await running.until(lambda: user.status == "failed" and provider.status == "failed")
@@ -363,12 +361,12 @@ async def test_what_it_says_while_it_is_asked_is_newer_than_its_answer(
         assert (good.status, good.detail) == ("degraded", "no model")
 
 
-async def test_twenty_plugins_stop_side_by_side(house: House) -> None:
+async def test_many_plugins_stop_side_by_side(house: House) -> None:
     timing = Timing(stop=0.4)
-    async with house(*[plugin(f"slow{n}", "ignore-eof", "ignore-term") for n in range(6)], timing=timing):
-        began = trio.current_time()
-    # Each takes two waits of 0.4 s; one after the other they would take six times that.
-    assert trio.current_time() - began < 6 * 0.8
+    async with house(*[plugin(f"slow{n}", "ignore-eof", "ignore-term") for n in range(6)], timing=timing) as running:
+        before = len(running.history)
+    ends = [status for _, _, status in running.history[before:]]
+    assert ends == ["stopping"] * 6 + ["stopped"] * 6
 
 
 async def test_unknown_plugins_are_minus_32005(house: House) -> None:
@@ -397,7 +395,7 @@ async def test_whoever_can_serve_soonest_provides(house: House) -> None:
 
 
 async def test_a_second_provider_that_comes_up_is_not_missed(house: House) -> None:
-    timing = Timing(handshake=60.0, backoff_first=0.2, stop=0.3)
+    timing = Timing(handshake=60.0, backoff_first=60.0, backoff_most=60.0, stop=0.3)
     specs = [plugin(name, provides=("experimental/a@1",)) for name in ("first", "second")]
     async with house(*specs, timing=timing) as running:
         first, second = running.supervisor.instances
@@ -405,6 +403,8 @@ async def test_a_second_provider_that_comes_up_is_not_missed(house: House) -> No
         os.kill(first.process.pid, signal.SIGKILL)
         os.kill(second.process.pid, signal.SIGKILL)
         await running.until(lambda: first.status == second.status == "backoff")
+        running.supervisor.start("first")
+        running.supervisor.start("second")
         # The first one says nothing for a minute.
         with trio.fail_after(30):
             assert (await running.supervisor.wait_provider("experimental/a@1", 50)).id == "second"

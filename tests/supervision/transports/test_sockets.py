@@ -256,7 +256,7 @@ async def test_strangers_are_many_and_logged_once(
 
 async def test_what_waited_while_nobody_was_expected_is_looked_at_then(connect: Way) -> None:
     """Between two epochs whoever connects waits; a stranger is refused when the next begins."""
-    async with connect.house(connect.plugin("good"), timing=quick(backoff_first=0.5, backoff_most=0.5)) as running:
+    async with connect.house(connect.plugin("good"), timing=quick(backoff_first=60, backoff_most=60)) as running:
         good = running.supervisor.get("good")
         connect.kill(good)
         await running.until(lambda: good.status == "backoff")
@@ -266,6 +266,7 @@ async def test_what_waited_while_nobody_was_expected_is_looked_at_then(connect: 
         with stranger(connect.directory / "good.sock") as connection:
             await trio.testing.wait_all_tasks_blocked()
             assert (good.status, good.status_report()["refused_connections"]) == ("backoff", 0)
+            running.supervisor.start("good")
             assert await ends(connection)
         await running.until(lambda: good.epoch == 2 and good.running)
         assert good.status_report()["refused_connections"] == 1

@@ -97,11 +97,13 @@ def test_a_bad_set_up_is_said_before_anything_is_started(tmp_path: Path, config:
 
 
 def test_a_wrong_key_name_is_a_config_error_and_leaves_no_plugin_behind(tmp_path: Path) -> None:
-    config = '[hotkeys]\npush_to_talk = "KEY_RIGTCTRL"\n[audio]\nsource = "none"\n' + hostile("orphan")
+    # Other tests run beside this one, and each looks for its own.
+    name = f"orphan-{secrets.token_hex(4)}"
+    config = '[hotkeys]\npush_to_talk = "KEY_RIGTCTRL"\n[audio]\nsource = "none"\n' + hostile(name)
     with failing(tmp_path, config, quiet=False) as (code, said):
         assert code == 2
         assert "RIGHTCTRL" in said
-    assert "orphan/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
+    assert f"{name}/" not in subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
     assert not (tmp_path / "run" / "utter" / "runner.sock").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -136,10 +137,12 @@ def test_without_a_runtime_directory_plugins_meet_beside_the_runners_socket(tmp_
 
 def test_a_start_that_fails_leaves_no_plugin_and_no_socket(tmp_path: Path) -> None:
     config = '[hotkeys]\npush_to_talk = "KEY_RIGTCTRL"\n[audio]\nsource = "none"\n'
-    config += hostile("orphan", transport="connect") + hostile("waif", transport="listen")
+    # Other tests run beside this one, and each looks for its own.
+    orphan, waif = (f"{name}-{secrets.token_hex(4)}" for name in ("orphan", "waif"))
+    config += hostile(orphan, transport="connect") + hostile(waif, transport="listen")
     with failing(tmp_path, config, quiet=False) as (code, said):
         assert (code, "RIGHTCTRL" in said) == (2, True)
     shown = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
-    assert "orphan/" not in shown
-    assert "waif/" not in shown
-    assert not (tmp_path / "run" / "utter" / "plugins" / "orphan.sock").exists()
+    assert f"{orphan}/" not in shown
+    assert f"{waif}/" not in shown
+    assert not (tmp_path / "run" / "utter" / "plugins" / f"{orphan}.sock").exists()

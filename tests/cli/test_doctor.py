@@ -117,7 +117,7 @@ def check(look):
 
 CHECKS.clear()
 CHECKS["limits.test"] = check
-examine.__kwdefaults__["seconds"] = 2.0
+examine.__kwdefaults__["seconds"] = 2.0 if "held up" in sys.argv else 60.0
 atexit.register(print, "the interpreter is taken down")
 sys.exit(main(["doctor", "--json"]))
 """

@@ -279,9 +279,9 @@ def test_a_damaged_file_of_another_size_is_fetched_again(
 
 
 def test_two_at_once_fetch_it_once(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(tmp_path, monkeypatch, Way("stall", 300)) as server:
+    with served(tmp_path, monkeypatch, Way("hold", 300)) as server:
         model = server.model()
-        threads = [threading.Thread(target=Fetched, args=(store, model, BOUNDS._replace(silence=2)))]
+        threads = [threading.Thread(target=Fetched, args=(store, model, BOUNDS._replace(silence=60)))]
         threads[0].start()
         assert server.stalled.wait(30)
         waiting = threading.Event()
@@ -294,6 +294,7 @@ def test_two_at_once_fetch_it_once(tmp_path: Path, store: Store, monkeypatch: py
         threads.append(threading.Thread(target=second))
         threads[1].start()
         assert waiting.wait(30)
+        server.enough.set()
         for thread in threads:
             thread.join()
         assert [asked for _, asked in server.requests] == ["", "bytes=300-"]

@@ -46,6 +46,8 @@ class ModelServer:
 
     Attributes:
         requests: the path and the Range of each request, "" for none.
+        stalled: an answer stands still.
+        enough: set by the test; one that is held ends.
     """
 
     def __init__(self, directory: Path, content: bytes, ways: Sequence[Way] = ()) -> None:
@@ -53,6 +55,7 @@ class ModelServer:
         self.ways = list(ways)
         self.requests: list[tuple[str, str]] = []
         self.stalled = threading.Event()
+        self.enough = threading.Event()
         self.trusted = directory / "ca.pem"
         authority = trustme.CA()
         authority.cert_pem.write_to_path(str(self.trusted))
@@ -159,6 +162,12 @@ class Answer:
         self._body(self._right_head()[: way.number])
         self._server.stalled.set()
         self._handler.rfile.read(1)
+
+    def hold(self, way: Way) -> None:
+        """So many bytes, and then nothing until the test has enough."""
+        self._body(self._right_head()[: way.number])
+        self._server.stalled.set()
+        self._server.enough.wait(60)
 
     def ignore_range(self, way: Way) -> None:
         """All of it from the start, or the first `number` bytes."""

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from support.fake_microphone import DEVICE, FakeMicrophone
 from support.terminal import UTTER, Terminal
 from utter_protocol.errors import RpcError
 from utter_runner.cli import main
+from utter_runner.cli.interrupts import Interrupts
 from utter_runner.cli.meter import figures, meter
+from utter_runner.cli.microphone import Microphone
 from utter_runner.voice.capture.resample import wav_to_pcm
+from utter_sdk.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -404,6 +408,21 @@ def test_a_fault_while_it_listens(
     with FakeMicrophone(runner, b""):
         assert main(["audio", "test", "--seconds", "1", "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["verdict"] == "nothing"
+
+
+def test_a_listener_that_is_slow_has_missed_nothing(runner: FakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("utter_runner.cli.microphone.time", clock)
+    # Three seconds of audio come at once, of which one is wanted.
+    with (
+        FakeMicrophone(runner, bytes(4 * 48_000), block=48_000),
+        Client.connect(str(runner.path)) as client,
+        Interrupts() as interrupts,
+        Microphone(client, print) as microphone,
+    ):
+        for _ in microphone.listen(1, interrupts):
+            clock.now += 2.0
+    assert (microphone.heard, microphone.late_s) == (16_000, 0.0)
 
 
 @pytest.mark.parametrize("seconds", ["0", "61", "x"])

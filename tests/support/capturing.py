@@ -29,7 +29,7 @@ PATIENCE = 30.0
 """Seconds for what takes an instant where nothing else runs, and some seconds where opening is tried again."""
 
 NOTICED = 8.0
-"""Seconds within which a fault is told: half a second and what a busy machine adds."""
+"""Seconds within which a fault is told: a moment or a short stall, and what a busy machine adds."""
 
 UNHURRIED = 10.0
 """Seconds without audio that are a fault where none is meant to be: a busy machine holds everything up now and then."""

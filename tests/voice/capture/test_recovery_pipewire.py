@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from support import audio, pipewire
-from support.capturing import ENOUGH, NOTICED, PATIENCE, SOURCES, capturing, hear
+from support.capturing import ENOUGH, NOTICED, PATIENCE, SOURCES, UNHURRIED, capturing, hear
 from utter_runner.voice.capture.capture import RATE, Capture
 from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.portaudio import PortAudioSource
@@ -143,6 +143,10 @@ async def test_the_session_manager_is_killed_and_started_again(
         await in_thread(bare_bed.lose_session_manager)
         assert "for 0.5 s" in await events.next("fault")
         assert events.told - killed < NOTICED
+        # From here on a stall would be one more fault.
+        capture.reconfigure(
+            None, mode="always", open_seconds=UNHURRIED, stall_seconds=UNHURRIED, silence_seconds=UNHURRIED
+        )
         await in_thread(bare_bed.regain_session_manager, "desk")
         await events.next("recovered")
         assert await speech.share_heard(capture, bare_bed, "desk") >= ENOUGH

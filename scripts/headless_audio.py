@@ -69,7 +69,6 @@ wireplumber.profiles = { main = {
 } }
 """,
 }
-_START_SECONDS = 10.0
 # A unix socket's path has at most 107 bytes, and PipeWire adds up to 20 to its directory.
 _LONGEST_RUNTIME_DIR = 87
 
@@ -85,6 +84,8 @@ class HeadlessAudio:
         root: an existing directory, which is filled.
         microphone: whether there is the virtual microphone.
     """
+
+    _start_seconds = 10.0
 
     def __init__(self, root: Path, *, microphone: bool = True) -> None:
         self._root = root
@@ -111,7 +112,7 @@ class HeadlessAudio:
         Raises:
             HeadlessAudioError: a program is missing, ends at once, or is not ready in time.
         """
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + self._start_seconds
         socket = self._runtime / "pipewire-0"
         if "pipewire" not in self._daemons:
             # One that was killed left it behind.
@@ -211,7 +212,7 @@ class HeadlessAudio:
                 ["pw-metadata", "0", "default.audio.source"],
                 env={**os.environ, **self.environment},
                 capture_output=True,
-                timeout=_START_SECONDS,
+                timeout=self._start_seconds,
                 check=False,
             )
         except (FileNotFoundError, subprocess.TimeoutExpired) as error:
@@ -223,7 +224,7 @@ class HeadlessAudio:
             if daemon.poll() is not None:
                 raise HeadlessAudioError(f"{program} ended with exit status {daemon.returncode}. {self._log_tail()}")
         if time.monotonic() > deadline:
-            raise HeadlessAudioError(f"{what} within {_START_SECONDS:g} s. {self._log_tail()}")
+            raise HeadlessAudioError(f"{what} within {self._start_seconds:g} s. {self._log_tail()}")
         time.sleep(0.005)
 
     def _log_tail(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.audio import write_wav
+from support.conformance import PATIENT
 from support.daemon import Daemon, environment
 from support.docs import ROOT, Block, blocks, write_files
 from support.terminal import UTTER, Terminal
@@ -110,9 +111,7 @@ def test_the_readers_tests_pass(directory: Path) -> None:
 
 
 def test_the_ear_lives_with_what_happens_to_the_ring(directory: Path) -> None:
-    report = check_plugin(
-        Subject.from_manifest(directory / "ear"), Limits(answer=30, end=30), only=("ring.", "stream.")
-    )
+    report = check_plugin(Subject.from_manifest(directory / "ear"), Limits(**PATIENT), only=("ring.", "stream."))
     assert report.ok, report.text()
     assert {"ring.overrun", "ring.end"} <= {one.check.id for one in report.outcomes if one.verdict == "holds"}
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from support.audio import babble, floats, write_wav
+from support.conformance import PATIENT
 from support.daemon import Daemon
 from support.examples import assert_greets_as, failure, invoke
 from utter_protocol.errors import ErrorCode
@@ -142,7 +143,7 @@ def test_the_file_needs_no_packages() -> None:
 
 
 def test_it_keeps_to_the_protocol() -> None:
-    report = check_plugin(Subject.from_manifest(HERE), Limits(answer=30))
+    report = check_plugin(Subject.from_manifest(HERE), Limits(**PATIENT))
     # As node-hello: JavaScript rounds integers beyond 2^53.
     assert [one.check.id for one in report.outcomes if one.verdict == "fails"] == ["messages.ids-64bit"], report.text()
     assert {"ring.overrun", "ring.end"} <= {one.check.id for one in report.outcomes if one.verdict == "holds"}

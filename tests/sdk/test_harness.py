@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from utter_sdk import ActionResult, AsyncStream, Cancelled, Plugin, Stream, Stre
 from utter_sdk.testing import Passing, PluginDiedError, PluginHarness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -328,7 +329,7 @@ def test_a_descriptor_comes_with_the_answer(plugin: Plugin) -> None:
         os.close(memfd)
 
 
-def test_it_says_why_nothing_comes(plugin: Plugin) -> None:
+def test_it_says_why_nothing_comes(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     @plugin.method("wait", blocking="hall")
@@ -349,22 +350,30 @@ def test_it_says_why_nothing_comes(plugin: Plugin) -> None:
     import socket  # noqa: PLC0415 - one test's
 
     ours, theirs = socket.socketpair()
-    with theirs, PluginHarness(plugin, timeout=0.3) as harness:
+    with theirs, PluginHarness(plugin) as harness:
+
+        @contextmanager
+        def in_vain(why: str) -> Iterator[None]:
+            with monkeypatch.context() as patch:
+                patch.setattr(harness, "_timeout", 0.3)
+                with pytest.raises(TimeoutError, match=why):
+                    yield
+
         pending = harness.send("wait")
-        with pytest.raises(TimeoutError, match="the answer to wait did not come: still runs: hall"):
+        with in_vain("the answer to wait did not come: still runs: hall"):
             pending.result()
-        with pytest.raises(TimeoutError, match="tiny does not come to rest: still runs: hall"):
+        with in_vain("tiny does not come to rest: still runs: hall"):
             harness.settle()
         go.set()
         pending.result()
         spinning = harness.send("spin")
-        with pytest.raises(TimeoutError, match="the answer to spin did not come: timers went on and on"):
+        with in_vain("the answer to spin did not come: timers went on and on"):
             spinning.result()
         spinning.cancel()
         with pytest.raises(RpcError, match="cancelled"):
             spinning.result()
         reading = harness.send("read")
-        with pytest.raises(TimeoutError, match="the answer to read did not come: a handler waits for a socket"):
+        with in_vain("the answer to read did not come: a handler waits for a socket"):
             reading.result()
         theirs.send(b"x")
         reading.result()
@@ -573,13 +582,17 @@ def test_a_thread_that_does_not_end_is_said(plugin: Plugin) -> None:
         plugin.notify("running")
         go.wait()
 
-    harness = PluginHarness(plugin, timeout=0.05)
-    harness.__enter__()
-    harness.send("deaf")
-    harness.notification("running")
-    with pytest.raises(RuntimeError, match="tiny: still running after it was cancelled: deaf"):
-        harness.close()
-    go.set()
+    harness = PluginHarness(plugin)
+    try:
+        harness.__enter__()
+        harness.send("deaf")
+        harness.notification("running")
+        # Only what is not going to happen gets little time.
+        harness._timeout = 0.05
+        with pytest.raises(RuntimeError, match="tiny: still running after it was cancelled: deaf"):
+            harness.close()
+    finally:
+        go.set()
 
 
 def test_one_harness_at_a_time(plugin: Plugin) -> None:

@@ -365,7 +365,7 @@ def test_whoever_connects_and_says_nothing_is_not_waited_for_for_ever(run_plugin
     process = run_plugin(
         """
         import utter_sdk.sockets
-        utter_sdk.sockets.GREETING_SECONDS = 0.5
+        utter_sdk.sockets.GREETING_SECONDS = 3.0
         plugin = Plugin("tiny", version="1", kind="bundle", transport="listen")
         """,
         transport="listen",

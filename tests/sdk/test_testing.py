@@ -124,7 +124,11 @@ def test_env_cwd_and_settings_arrive(run_plugin: RunPlugin, tmp_path: os.PathLik
 
 
 @pytest.mark.parametrize("ignores", ["nothing", "EOF", "EOF and SIGTERM"])
-def test_close_ends_it_and_what_it_started(run_plugin: RunPlugin, ignores: str) -> None:
+def test_close_ends_it_and_what_it_started(
+    run_plugin: RunPlugin, ignores: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "SIGTERM" in ignores:
+        monkeypatch.setattr("utter_sdk.testing.process._GRACE", 2.0)
     code = f"""
         import signal
 
@@ -140,7 +144,7 @@ def test_close_ends_it_and_what_it_started(run_plugin: RunPlugin, ignores: str) 
     """
     process = run_plugin(code)
     child = os.pidfd_open(process.call("child")["pid"])
-    assert process.close(5 if ignores == "nothing" else 0.05) == (-9 if "SIGTERM" in ignores else 0)
+    assert process.close(None if ignores == "nothing" else 0.05) == (-9 if "SIGTERM" in ignores else 0)
     assert process.close() == process.wait()
     ended = select.poll()
     ended.register(child, select.POLLIN)

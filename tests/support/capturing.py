@@ -28,8 +28,11 @@ SOURCES: list[Any] = [pytest.param(PortAudioSource, id="portaudio"), pytest.para
 PATIENCE = 30.0
 """Seconds for what takes an instant where nothing else runs, and some seconds where opening is tried again."""
 
-NOTICED = 2.0
-"""Seconds within which a fault is told: half a second and what a busy machine adds."""
+NOTICED = 8.0
+"""Seconds within which a fault is told: a moment or a short stall, and what a busy machine adds."""
+
+UNHURRIED = 10.0
+"""Seconds without audio that are a fault where none is meant to be: a busy machine holds everything up now and then."""
 
 
 class Events:
@@ -50,11 +53,21 @@ class Events:
 
 
 @asynccontextmanager
-async def capturing(source: AudioSource, mode: Mode = "on-demand") -> AsyncIterator[tuple[Capture, Events]]:
+async def capturing(
+    source: AudioSource, mode: Mode = "on-demand", *, stall: float = UNHURRIED, open_seconds: float = UNHURRIED
+) -> AsyncIterator[tuple[Capture, Events]]:
+    """One that runs while the context lasts.
+
+    Args:
+        source: what it records from.
+        mode: as for `Capture`.
+        stall: seconds without audio that are a fault.
+        open_seconds: within which there is the first audio.
+    """
     events = Events()
     # Loading a library takes its time, which what is opened is not given.
     await source.prepare()
-    capture = Capture(source, mode=mode, on_event=events)
+    capture = Capture(source, mode=mode, on_event=events, open_seconds=open_seconds, stall_seconds=stall)
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: capture.run(task_status=task_status))
         yield capture, events

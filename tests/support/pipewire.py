@@ -44,6 +44,8 @@ missing = [program for program in ("pipewire", "wireplumber", "pw-play") if shut
 class Bed(HeadlessAudio):  # type: ignore[misc]  # a script's class
     """The bed, with microphones that come and go."""
 
+    _start_seconds = 40.0
+
     def __init__(self, root: Path, *, microphone: bool = True) -> None:
         super().__init__(root, microphone=microphone)
         self._plugged: dict[str, subprocess.Popen[bytes]] = {}

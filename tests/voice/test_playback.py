@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 import subprocess
@@ -56,7 +57,7 @@ class Player:
 
     async def was_given(self) -> bytes:
         """What lay in the file that it was to play."""
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             return await trio.to_thread.run_sync(self.told.read_bytes, abandon_on_cancel=True)
 
     def arguments(self) -> list[str]:
@@ -64,7 +65,7 @@ class Player:
 
 
 async def until_quiet(playback: Playback) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         while playback._playing:  # noqa: ASYNC110 - there is no event for "all is played", and nobody else needs one
             await trio.sleep(0.005)
 
@@ -127,13 +128,13 @@ async def test_it_is_told_again_after_a_sound_could_be_played(programs: Path) ->
 
 
 async def test_a_player_that_hangs_is_killed(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playback_module, "GRACE", 1.0)
+    monkeypatch.setattr(playback_module, "GRACE", 4.0)
     player = Player(programs, "pw-play", "trap '' TERM; exec /bin/sleep 1000")
     async with playing() as (playback, failures):
         playback.play(bytes(400), RATE)
         await player.was_given()
         await until_quiet(playback)
-    assert "pw-play did not end within 1 s after the sound should have been over" in failures[0]
+    assert "pw-play did not end within 4 s after the sound should have been over" in failures[0]
 
 
 async def test_too_many_sounds_at_once_are_dropped_and_the_end_ends_those_that_sound(programs: Path) -> None:
@@ -164,7 +165,7 @@ async def test_a_sound_is_heard_to_its_end_from_the_loudspeaker_and_not_from_the
     loudspeaker = [*record[:-1], "-P", "{ stream.capture.sink = true }", "--target", "speaker", "-"]
     heard: dict[str, bytearray] = {"loudspeaker": bytearray(), "microphone": bytearray()}
     listening = {name: trio.Event() for name in heard}
-    enough = trio.Event()
+    arrived, arrivals = trio.open_memory_channel[None](math.inf)
 
     async def listen(name: str, argv: list[str]) -> None:
         process = await trio.lowlevel.open_process(argv, stdout=subprocess.PIPE)
@@ -173,28 +174,32 @@ async def test_a_sound_is_heard_to_its_end_from_the_loudspeaker_and_not_from_the
             async for piece in process.stdout:
                 heard[name] += piece
                 listening[name].set()
-                if name == "loudspeaker" and len(heard[name]) > started + 4 * RATE * 3 // 2:
-                    enough.set()
+                arrived.send_nowait(None)
         finally:
             process.kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
                 await process.stdout.aclose()
 
-    started = 1 << 40
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with playing() as (playback, failures), trio.open_nursery() as nursery:
             nursery.start_soon(listen, "loudspeaker", loudspeaker)
             nursery.start_soon(listen, "microphone", record)
             for event in listening.values():
                 await event.wait()
-            started = len(heard["loudspeaker"])
-            playback.play(sound.tobytes(), RATE)
-            await enough.wait()
+            for _ in range(3):
+                playback.play(sound.tobytes(), RATE)
+                await until_quiet(playback)
+                over = len(heard["loudspeaker"])
+                while len(heard["loudspeaker"]) < over + 4 * RATE // 2:
+                    await arrivals.receive()
+                recorded = audio.floats(bytes(heard["loudspeaker"]))
+                end_heard = audio.found_share(recorded, sound[-RATE // 10 :], RATE)
+                if end_heard == 1.0:
+                    break
             nursery.cancel_scope.cancel()
-    recorded = audio.floats(bytes(heard["loudspeaker"]))
     assert audio.found_share(recorded, sound, RATE) >= 0.5
-    # The end is there: players stop early, and a sound server that is busy loses blocks but does not reorder them.
-    assert audio.found_share(recorded, sound[-RATE // 10 :], RATE) == 1.0
+    # A player that stops early never lets the end be heard; a sound server that is busy may lose it once or twice.
+    assert end_heard == 1.0
     assert not any(heard["microphone"])
     assert failures == []

@@ -170,10 +170,11 @@ def test_two_thousand_phrases_are_planned_quickly(teach: Callable[..., Router]) 
 
 
 def _seconds(router: Router, heard: list[str]) -> float:
-    began = time.perf_counter()
+    # What others do on this machine meanwhile is not the router's.
+    began = time.thread_time()
     for utterance in heard:
         router.plan(utterance)
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 def test_any_text_is_answered(teach: Callable[..., Router]) -> None:

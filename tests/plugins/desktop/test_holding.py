@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.dbus import MediaPlayer, PrivateBus
+from support.desktop import PATIENT, SECONDS, give_players
 from utter_plugins.desktop import holding
 from utter_plugins.desktop.holding import FORGET_S, MediaHolds
 from utter_plugins.desktop.mpris import MediaControl
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ARGV = [sys.executable, "-P", "-m", "utter_plugins.desktop"]
+
+
+@pytest.fixture(autouse=True)
+def players_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_players(SECONDS, monkeypatch)
 
 
 @pytest.fixture
@@ -118,9 +124,8 @@ def test_what_was_played_meanwhile_is_paused_again_for_the_next_session(
 
 
 def test_a_player_that_never_answers_holds_up_no_other(
-    bus: PrivateBus, holds: MediaHolds, player: Callable[..., MediaPlayer], monkeypatch: pytest.MonkeyPatch
+    bus: PrivateBus, holds: MediaHolds, player: Callable[..., MediaPlayer]
 ) -> None:
-    monkeypatch.setattr(holding, "HOLD_S", 60.0)
     fine, names = player("fine"), []
     with MediaPlayer(bus.address, "a-hung", silent=True) as hung:
         asking = threading.Thread(target=lambda: names.extend(holds.hold("s1")))
@@ -136,6 +141,8 @@ def test_the_time_of_a_player_that_never_answers_is_bounded(
     holds: MediaHolds, player: Callable[..., MediaPlayer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, hung = player("hangs"), player("hung", silent=True)
+    # All of it goes by, and the other one has to answer within it.
+    monkeypatch.setattr(holding, "HOLD_S", 3.0)
     assert holds.hold("s1") == ["hangs"]
     monkeypatch.setattr(holding, "HOLD_S", 0.1)
     hangs.silent = True
@@ -209,7 +216,7 @@ def test_a_bus_that_goes_away_ends_the_hold(tmp_path: Path) -> None:
 
 def test_over_the_wire(bus: PrivateBus, player: Callable[..., MediaPlayer]) -> None:
     vlc = player("vlc", identity="VLC")
-    with PluginProcess(ARGV, env={"DBUS_SESSION_BUS_ADDRESS": bus.address}) as process:
+    with PluginProcess(PATIENT, env={"DBUS_SESSION_BUS_ADDRESS": bus.address}) as process:
         assert process.call("media.hold", {"session": "s1"}) == {"held": ["VLC"]}
         process.call("action.invoke", {"op": "media", "args": {"command": "pause"}})
         assert process.call("media.release", {"session": "s1"}) == {"resumed": []}

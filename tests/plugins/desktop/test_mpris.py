@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.dbus import PrivateBus, mpris_player
+from support.desktop import SECONDS, give_players
 from utter_plugins.desktop.failure import Failure
 from utter_plugins.desktop.holding import MediaHolds
 from utter_plugins.desktop.mpris import METHODS, PREFIX, MediaControl, Player, choose_player
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from support.dbus import Service
+
+
+@pytest.fixture(autouse=True)
+def players_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_players(SECONDS, monkeypatch)
 
 
 def control() -> MediaControl:
@@ -99,7 +105,9 @@ def test_what_a_player_says_it_cannot_do_is_not_asked_of_it(
         assert commands(service) == []
 
 
-def test_a_player_that_hangs_does_not_hold_up_the_others(bus: PrivateBus) -> None:
+def test_a_player_that_hangs_does_not_hold_up_the_others(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All of it goes by, and the other one has to answer within it.
+    give_players(3, monkeypatch)
     with (
         mpris_player(bus.address, "hung", status="Playing", silent=True),
         mpris_player(bus.address, "fine", status="Paused") as fine,

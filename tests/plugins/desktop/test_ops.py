@@ -15,6 +15,7 @@ import pytest
 
 import utter_plugins.desktop
 from support.dbus import PrivateBus, Service, mpris_player
+from support.desktop import PATIENT
 from utter_plugins.desktop import ops
 from utter_protocol.manifest import load_manifest
 from utter_sdk import RpcError
@@ -57,6 +58,10 @@ class Bed:
 
     def plugin(self, **settings: Any) -> PluginProcess:
         return PluginProcess(ARGV, env=self.env, settings=settings)
+
+    def patient_plugin(self, **settings: Any) -> PluginProcess:
+        """One that watches a program until it ends, however long that takes."""
+        return PluginProcess(PATIENT, env=self.env, settings=settings)
 
 
 @pytest.fixture
@@ -138,7 +143,7 @@ def test_the_manifest_and_the_plugin_agree_on_settings(settings: dict[str, Any],
 def test_a_url_reaches_the_opener_as_one_argument(bed: Bed, op: str) -> None:
     out = bed.root / "out"
     opener = bed.program("my-opener", f'echo "$#|$1|$2" > {out}')
-    with bed.plugin(opener=[str(opener), "--new-window"]) as process:
+    with bed.patient_plugin(opener=[str(opener), "--new-window"]) as process:
         assert invoke(process, op, url=URL) == {"ok": True, "detail": f"Opened {URL}", "data": {}}
     assert out.read_text() == f"2|--new-window|{URL}\n"
 
@@ -156,7 +161,7 @@ def test_an_opener_that_fails_late_is_told_in_the_log_without_the_address(bed: B
 
 def test_xdg_open_is_the_default_and_its_exit_codes_are_explained(bed: Bed) -> None:
     bed.program("xdg-open", "exit 3")
-    with bed.plugin() as process:
+    with bed.patient_plugin() as process:
         result = invoke(process, "open_url", url=URL)
     assert (result["ok"], result["detail"]) == (
         False,
@@ -169,7 +174,7 @@ def test_xdg_open_is_the_default_and_its_exit_codes_are_explained(bed: Bed) -> N
 
 def test_an_opener_that_fails_or_is_missing(bed: Bed) -> None:
     opener = bed.program("my-opener", "exit 3")
-    with bed.plugin(opener=[str(opener)]) as process:
+    with bed.patient_plugin(opener=[str(opener)]) as process:
         assert "it ended with exit status 3" in invoke(process, "open_url", url=URL)["detail"]
         opener.unlink()
         result = invoke(process, "open_url", url=URL)
@@ -214,7 +219,7 @@ def test_an_application_that_fails_at_once_is_told(bed: Bed) -> None:
     bed.app("broken", "Name=Broken\nExec=broken")
     bed.program("quick", "exit 0")
     bed.app("quick", "Name=Quick\nExec=quick")
-    with bed.plugin() as process:
+    with bed.patient_plugin() as process:
         assert invoke(process, "launch_app", app="broken") == {
             "ok": False,
             "detail": (
@@ -232,10 +237,10 @@ def test_a_terminal_application_runs_in_the_configured_terminal(bed: Bed) -> Non
     terminal = bed.program("term", f'echo "$@" > {out}')
     bed.program("top")
     bed.app("top", "Name=Top\nExec=top -x\nTerminal=true")
-    with bed.plugin(terminal=[str(terminal), "--"]) as process:
+    with bed.patient_plugin(terminal=[str(terminal), "--"]) as process:
         assert invoke(process, "launch_app", app="top")["ok"] is True
     assert out.read_text() == "-- top -x\n"
-    with bed.plugin() as process:
+    with bed.patient_plugin() as process:
         assert "needs a terminal window" in invoke(process, "launch_app", app="top")["detail"]
 
 
@@ -245,7 +250,7 @@ def test_a_bus_activated_application(bed: Bed, bus: PrivateBus) -> None:
     bed.app("org.example.App", "Name=App\nExec=app\nDBusActivatable=true")
     bed.app("org.example.Only", "Name=Only\nDBusActivatable=true")
     bed.env["DBUS_SESSION_BUS_ADDRESS"] = bus.address
-    with bed.plugin() as process:
+    with bed.patient_plugin() as process:
         with Service(bus.address, "org.example.App", lambda *_: ("", ())) as service:
             assert invoke(process, "launch_app", app="org.example.App")["data"] == {"dbus": True}
             assert service.calls.get()[0] == "Activate"
@@ -258,7 +263,7 @@ def test_a_bus_activated_application(bed: Bed, bus: PrivateBus) -> None:
 
 def test_media(bed: Bed, bus: PrivateBus) -> None:
     bed.env["DBUS_SESSION_BUS_ADDRESS"] = bus.address
-    with bed.plugin() as process:
+    with bed.patient_plugin() as process:
         with mpris_player(bus.address, "demo.instance1", status="Playing", identity="Demo"):
             assert invoke(process, "media", command="pause", player="demo") == {
                 "ok": True,

@@ -197,7 +197,7 @@ def test_stopping_ends_the_program(fake: Fake, how: str) -> None:
                 assert process.call("stream.stop", {"stream_id": stream_id}) == {}
             else:
                 process.close_stdin()
-                assert process.wait(5) == 0
+                assert process.wait() == 0
             assert ended.poll(5000)
         finally:
             os.close(running)

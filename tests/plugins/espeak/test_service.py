@@ -207,7 +207,7 @@ def test_the_end_of_the_plugin_is_the_end_of_what_it_speaks(process: PluginProce
         process.close_stdin()
     else:
         process.kill(15)
-    assert process.wait(5) == 0
+    assert process.wait() == 0
     assert ended.poll(5000)
     os.close(running)
 

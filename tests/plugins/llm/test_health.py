@@ -70,10 +70,6 @@ async def started(url: str) -> tuple[Health, Llm]:
 
 
 def test_it_is_well_again_when_the_server_is_back() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-
     async def test() -> None:
         health, llm = await started(f"http://127.0.0.1:{port}/v1")
         assert health.current_health.status == "degraded"
@@ -86,7 +82,12 @@ def test_it_is_well_again_when_the_server_is_back() -> None:
             assert server.listed.qsize() == asked
             await close(llm)
 
-    run(test)
+    # The port is kept from others all the time; nobody listens on it until the server does, which may bind it, too.
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        run(test)
 
 
 def test_a_refused_key_is_not_forgotten_because_the_server_is_there() -> None:

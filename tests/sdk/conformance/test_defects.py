@@ -151,7 +151,8 @@ class Wait(NamedTuple):
 WAITS: dict[str, Wait] = {
     "huge": Wait({"framing.error.frame_too_large", "framing.huge"}, answer=1),
     "case": Wait({"framing.header-case"}, answer=1),
-    "characters": Wait({"framing.bytes", "sent.frames-only", "sent.json"}, answer=1),
+    # What it did send has to be seen before the time is up, in this one and in the last.
+    "characters": Wait({"framing.bytes", "sent.frames-only", "sent.json"}, answer=10),
     "crlf": Wait({"framing.bare-lf"}, answer=1),
     "few-per-read": Wait({"framing.many"}, answer=1),
     "compact": Wait({"messages.whitespace"}, answer=1),
@@ -173,7 +174,7 @@ WAITS: dict[str, Wait] = {
     "both": Wait({"hello.answered"}, handshake=1),
     "no-version": Wait({"hello.answered"}, handshake=1),
     "one-per-read": Wait({"hello.answered"}, handshake=1),
-    "bom-out": Wait({"hello.answered", "sent.json"}, handshake=1),
+    "bom-out": Wait({"hello.answered", "sent.json"}, handshake=10),
 }
 
 

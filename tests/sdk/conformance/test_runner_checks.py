@@ -479,7 +479,7 @@ CLOSED_DEFECTS: dict[str, tuple[str, Defect]] = {
     ),
     "any token is right": ("auth.wrong", accept(-32003, {"ok": True}, "runner.auth")),
     "as many tries as one likes": ("auth.tries", Defect(never_end=True)),
-    "little time": ("auth.time", Defect(end_after=1.0)),
+    "little time": ("auth.time", Defect(end_after=3.0)),
     "all the time in the world": ("auth.time", Defect(never_end=True)),
     "the right token is not said to be": ("auth.token", results(setting(ok=False), "runner.auth")),
 }

@@ -248,7 +248,7 @@ async def test_of_what_it_complains_as_much_is_kept_as_can_be_read(library: Libr
 
 
 async def test_a_process_that_spins_is_killed_and_the_microphone_comes_back(library: Library) -> None:
-    async with capturing(PortAudioSource(), "always") as (capture, events):
+    async with capturing(PortAudioSource(), "always", stall=0.5) as (capture, events):
         stream = await library.stream()
         await stream.deliver(BLOCK)
         await events.next("open")

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from support import audio, pipewire
-from support.capturing import ENOUGH, NOTICED, PATIENCE, SOURCES, capturing, hear
+from support.capturing import ENOUGH, NOTICED, PATIENCE, SOURCES, UNHURRIED, capturing, hear
 from utter_runner.voice.capture.capture import RATE, Capture
 from utter_runner.voice.capture.microphones_only import MicrophonesOnly
 from utter_runner.voice.capture.portaudio import PortAudioSource
@@ -119,7 +119,7 @@ async def test_a_runner_that_starts_without_a_microphone_says_so_and_finds_the_f
     bare_bed: Any, tmp_path: Path, make: Callable[..., AudioSource]
 ) -> None:
     speech = Speech(tmp_path, 1)
-    async with capturing(MicrophonesOnly(make())) as (capture, _):
+    async with capturing(MicrophonesOnly(make()), open_seconds=5.0) as (capture, _):
         # The look goes beside the recording, so that a microphone is not opened later because of it.
         with pytest.raises(AudioUnavailable, match="There is no microphone"):
             await listen(capture)
@@ -137,12 +137,16 @@ async def test_the_session_manager_is_killed_and_started_again(
 ) -> None:
     speech = Speech(tmp_path, 1)
     await in_thread(bare_bed.plug, "desk")
-    async with capturing(MicrophonesOnly(make()), "always") as (capture, events):
+    async with capturing(MicrophonesOnly(make()), "always", stall=0.5) as (capture, events):
         await events.next("open")
         killed = trio.current_time()
         await in_thread(bare_bed.lose_session_manager)
         assert "for 0.5 s" in await events.next("fault")
         assert events.told - killed < NOTICED
+        # From here on a stall would be one more fault.
+        capture.reconfigure(
+            None, mode="always", open_seconds=UNHURRIED, stall_seconds=UNHURRIED, silence_seconds=UNHURRIED
+        )
         await in_thread(bare_bed.regain_session_manager, "desk")
         await events.next("recovered")
         assert await speech.share_heard(capture, bare_bed, "desk") >= ENOUGH
@@ -153,7 +157,7 @@ async def test_a_microphone_that_delivers_only_zeros_is_told_while_somebody_list
     bed: Any, tmp_path: Path, make: Callable[..., AudioSource]
 ) -> None:
     speech = Speech(tmp_path, 1)
-    async with capturing(make(), "always") as (capture, events):
+    async with capturing(make(), "always", stall=2.5) as (capture, events):
         await events.next("open")
         await capture.wait_beyond(4 * RATE)
         await capture.acquire()
@@ -168,7 +172,7 @@ async def test_a_microphone_that_delivers_only_zeros_is_told_while_somebody_list
 async def test_pw_record_keeps_to_the_chosen_microphone(bed: Any, tmp_path: Path) -> None:
     first, second = Speech(tmp_path, 1), Speech(tmp_path, 2)
     await in_thread(bed.plug, "desk")
-    async with capturing(PwRecordSource("desk"), "always") as (capture, events):
+    async with capturing(PwRecordSource("desk"), "always", stall=2.5) as (capture, events):
         await events.next("open")
         assert await first.share_heard(capture, bed, "desk") >= ENOUGH
         gone = trio.current_time()
@@ -214,6 +218,7 @@ async def test_a_stereo_microphone_of_another_rate_is_heard_at_the_right_pitch_a
         heard = audio.floats(await hear(capture, bed, recording, 2, into="desk"))
     assert audio.loudest_frequency(heard) == pytest.approx(440, abs=5)
     sounding = abs(heard) > 0.05
-    assert sounding.sum() / RATE == pytest.approx(2, rel=0.25)
+    # Of its two seconds a busy machine loses some; not resampled, it would be more than five.
+    assert 0.9 < sounding.sum() / RATE < 2.5
     # Both channels are in it: PipeWire mixes so that the power stays, PortAudio's two are averaged.
     assert 0.4 < abs(heard).max() < 0.8

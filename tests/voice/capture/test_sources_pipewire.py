@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ async def test_a_killed_daemon_is_a_fault_at_once_and_capture_recovers_by_itself
 async def test_a_daemon_that_stands_still_is_a_fault_at_once_and_closing_does_not_hang(
     bed: Any, make: Callable[..., AudioSource]
 ) -> None:
-    async with capturing(make()) as (capture, events):
+    async with capturing(make(), stall=0.5) as (capture, events):
         await capture.acquire()
         await events.next("open")
         stopped = trio.current_time()
@@ -88,7 +89,7 @@ async def test_a_daemon_that_stands_still_is_a_fault_at_once_and_closing_does_no
 @pytest.mark.parametrize("make", SOURCES)
 async def test_a_daemon_that_is_not_there_is_named_as_the_reason(bed: Any, make: Callable[..., AudioSource]) -> None:
     bed.kill()
-    async with capturing(make()) as (capture, events):
+    async with capturing(make(), open_seconds=5.0) as (capture, events):
         with pytest.raises(AudioUnavailable) as caught:
             await capture.acquire()
         await events.next("fault")
@@ -108,18 +109,20 @@ async def test_a_device_that_refuses_16_khz_mono_is_resampled_with_the_right_pit
     source = PortAudioSource(f"stiff{rate}")
     async with capturing(source) as (capture, _):
         # PortAudio may have read its devices before this one was configured; and reads them anew after a failure.
-        begun = trio.current_time()
+        await capture.acquire()
+        begun, first = trio.current_time(), capture.position
         heard = audio.floats(await hear(capture, bed, recording, 2))
-        seconds = trio.current_time() - begun
+        seconds, frames = trio.current_time() - begun, capture.position - first
+        capture.release()
     assert source._accepted == (rate, 2)
     assert audio.loudest_frequency(heard) == pytest.approx(440, abs=5)
     # Not resampled it would be three times as much, not mixed down six times.
-    assert len(heard) / RATE == pytest.approx(seconds, rel=0.25)
+    assert frames / RATE == pytest.approx(seconds, rel=0.25)
     assert abs(heard).max() == pytest.approx(0.5, abs=0.1)
 
 
 async def test_an_unknown_device_is_refused_with_those_that_there_are(bed: Any) -> None:
-    async with capturing(PortAudioSource("no such microphone")) as (capture, _):
+    async with capturing(PortAudioSource("no such microphone"), open_seconds=5.0) as (capture, _):
         with pytest.raises(AudioUnavailable) as caught:
             await capture.acquire()
     assert "'no such microphone'" in caught.value.reason
@@ -164,8 +167,12 @@ async def test_a_closed_pw_record_is_gone_with_its_descriptors(bed: Any) -> None
 
 def child_processes() -> set[str]:
     """This process's children, whichever of its threads started them."""
-    own = Path("/proc/self/task")
-    return {child for task in own.iterdir() for child in (task / "children").read_text().split()}
+    found: set[str] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        # A thread may have ended meanwhile.
+        with suppress(FileNotFoundError):
+            found |= set(path.read_text().split())
+    return found
 
 
 def open_descriptors() -> int:

@@ -70,7 +70,7 @@ class Watch:
 @asynccontextmanager
 async def watching(backend: InputBackend, **options: Any) -> AsyncIterator[Watch]:
     watch = Watch(backend, **options)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(watch.hotkeys.run)
             await watch.next_status()

@@ -174,7 +174,7 @@ WAITS: dict[str, Wait] = {
     "both": Wait({"hello.answered"}, handshake=1),
     "no-version": Wait({"hello.answered"}, handshake=1),
     "one-per-read": Wait({"hello.answered"}, handshake=1),
-    "bom-out": Wait({"hello.answered", "sent.json"}, handshake=10),
+    "bom-out": Wait({"hello.answered", "sent.json"}, handshake=5),
 }
 
 

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.terminal import UTTER, Terminal
-from utter_runner.cli.doctor import lines
+from utter_runner.cli.doctor import doctor, lines
 from utter_runner.operate.doctor.model import Finding, Identity, Report, broken, ok, warning
+from utter_runner.operate.doctor.registry import DEADLINE_S, LONGEST_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +95,19 @@ def test_in_a_pipe_it_is_text_with_problems_first(env: dict[str, str]) -> None:
     assert shown[-1].startswith("The runner is down. Broken: ")
 
 
+def test_the_bounds_of_its_time_are_those_of_the_checks(env: dict[str, str]) -> None:
+    assert signature(doctor).parameters["timeout"].default == DEADLINE_S
+    for seconds, said in ((LONGEST_S, ""), (LONGEST_S + 1, f"{LONGEST_S:g}"), (0.5, "1")):
+        argv = [*UTTER, "doctor", "--no-microphone", "--json", "--timeout", f"{seconds:g}"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 2
+        if said:
+            assert "--timeout" in done.stderr
+            assert said in done.stderr
+        else:
+            assert json.loads(done.stdout)["state"] == "down"
+
+
 def test_on_a_narrow_terminal_it_is_wrapped(env: dict[str, str]) -> None:
     with Terminal([*UTTER, "doctor", "--no-microphone"], {**env, "COLUMNS": "40"}) as terminal:
         assert terminal.finish()[0] == 2
@@ -105,8 +120,8 @@ def test_on_a_narrow_terminal_it_is_wrapped(env: dict[str, str]) -> None:
 
 HELD_UP = """
 import atexit, sys, threading
+import utter_runner.operate.doctor.examine
 from utter_runner.cli import main
-from utter_runner.operate.doctor.examine import examine
 from utter_runner.operate.doctor.model import ok
 from utter_runner.operate.doctor.registry import CHECKS
 
@@ -117,9 +132,8 @@ def check(look):
 
 CHECKS.clear()
 CHECKS["limits.test"] = check
-examine.__kwdefaults__["seconds"] = 2.0 if "held up" in sys.argv else 60.0
 atexit.register(print, "the interpreter is taken down")
-sys.exit(main(["doctor", "--json"]))
+sys.exit(main(["doctor", "--json", "--timeout", "2" if "held up" in sys.argv else "60"]))
 """
 
 
@@ -133,4 +147,5 @@ def test_the_interpreter_is_not_taken_down_under_a_check_that_waits(tmp_path: Pa
     report, *rest = done.stdout.splitlines()
     (finding,) = json.loads(report)["findings"]
     assert done.returncode == json.loads(report)["exit"]
+    assert (finding["mend"] == "utter doctor --timeout 12") == (how == "held up")
     assert (finding["status"] == "ok", rest) == (how == "well", ["the interpreter is taken down"] * (how == "well"))

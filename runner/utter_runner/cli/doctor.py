@@ -44,18 +44,25 @@ def doctor(
         bool,
         typer.Option("--all", help="Also print what is in order, one line for each, and compare models' digests."),
     ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=1, max=600, metavar="S", help="Seconds that it may take; a slow machine needs more."
+        ),
+    ] = 10.0,
     as_json: Json = False,
     socket: Socket = None,
     token_file: TokenFile = None,
 ) -> Exit:
     """Look for everything that is wrong, and say what mends it.
 
-    It works whether the runner runs, hangs or does not run, takes at most some seconds, and changes nothing. Exit
-    codes: 0 all is well; 1 there are warnings; 2 something is broken.
+    It works whether the runner runs, hangs or does not run, and changes nothing. Exit codes: 0 all is well; 1 there are
+    warnings; 2 something is broken.
     """
     from utter_runner.operate.doctor.examine import examine  # noqa: PLC0415 - only this command needs it
     from utter_runner.operate.doctor.look import Options  # noqa: PLC0415 - see above
     from utter_runner.operate.doctor.outside import Machine  # noqa: PLC0415 - see above
+    from utter_runner.operate.doctor.registry import DEADLINE_S  # noqa: PLC0415 - see above
 
     token, problem = None, ""
     try:
@@ -70,7 +77,9 @@ def doctor(
         microphone=not no_microphone,
         thorough=everything,
     )
-    report = examine(Machine(dict(os.environ)), options)
+    # Who wants to wait less is not to be told that something hangs which only had no time.
+    pace = max(1.0, timeout / DEADLINE_S)
+    report = examine(Machine(dict(os.environ), pace), options, seconds=timeout)
     atexit.register(_leave, _EXITS[report.exit])
     if as_json:
         print(document(msgspec.to_builtins(report)))

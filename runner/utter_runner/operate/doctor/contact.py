@@ -7,6 +7,7 @@ it answers. A connection is made, used and closed.
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import struct
 import time
@@ -72,18 +73,25 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def reach(path: str, token: str | None) -> Contact:
-    """Ask the runner on the socket `path` how it and its plugins are; `token` is for `runner.auth`."""
-    deadline = time.monotonic() + ANSWER_S
+def reach(path: str, token: str | None, pace: float = 1.0) -> Contact:
+    """Ask the runner how it and its plugins are.
+
+    Args:
+        path: its socket.
+        token: for `runner.auth`.
+        pace: how many times as long as usual it may take.
+    """
+    patience = ANSWER_S * pace
+    deadline = time.monotonic() + patience
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # While its queue is full a connection waits for as long as SO_SNDTIMEO says (unix(7), socket(7)).
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(ANSWER_S), 0))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", math.ceil(patience), 0))
         connection.connect(path)
     except OSError as error:
         connection.close()
         return Contact(state=_STATES.get(error.errno or 0, "unreachable"), reason=error.strerror or str(error))
-    connection.settimeout(ANSWER_S)
+    connection.settimeout(patience)
     pid = _listener(connection)
     with Client(connection, path) as client:
         try:
@@ -91,14 +99,14 @@ def reach(path: str, token: str | None) -> Contact:
                 client.call("runner.auth", {"token": token}, _left(deadline))
             status = dict(client.call("runner.status", {}, _left(deadline)))
         except TimeoutError:
-            return Contact(state="wedged", reason=f"it has not answered within {ANSWER_S:g} s", pid=pid)
+            return Contact(state="wedged", reason=f"it has not answered within {patience:g} s", pid=pid)
         except RpcError as error:
             refused = error.code in (ErrorCode.NOT_PERMITTED, ErrorCode.UNTRUSTED_PROVENANCE)
             return Contact(state="refused" if refused else "unreachable", reason=error.message, pid=pid)
         except (RunnerUnavailable, ValueError, TypeError) as error:
             # What answers nonsense is no runner, or none that could be talked to.
             return Contact(state="unreachable", reason=str(error), pid=pid)
-        return Contact(state="up", pid=pid, status=status, validations=_validations(client, status))
+        return Contact(state="up", pid=pid, status=status, validations=_validations(client, status, pace))
 
 
 def _left(deadline: float) -> float:
@@ -113,9 +121,9 @@ def _listener(connection: socket.socket) -> int | None:
     return None
 
 
-def _validations(client: Client, status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _validations(client: Client, status: dict[str, Any], pace: float) -> dict[str, dict[str, Any]]:
     """What it says of each plugin, as far as there is time."""
-    deadline = time.monotonic() + DETAILS_S
+    deadline = time.monotonic() + DETAILS_S * pace
     found: dict[str, dict[str, Any]] = {}
     with suppress(TimeoutError, RunnerUnavailable, KeyError, TypeError):
         for plugin in status.get("plugins", ()):
@@ -125,23 +133,24 @@ def _validations(client: Client, status: dict[str, Any]) -> dict[str, dict[str, 
     return found
 
 
-def hear(path: str, token: str | None) -> Heard:
-    """Open the runner's microphone on the socket `path` for a moment, until something is heard or time is over."""
+def hear(path: str, token: str | None, pace: float = 1.0) -> Heard:
+    """Open the runner's microphone for a moment, until something is heard or time is over; arguments as for `reach`."""
+    patience = OPEN_S * pace
     try:
-        with Client.connect(path, token, timeout=ANSWER_S) as client:
-            device = str(client.call("audio.open", {}, OPEN_S).get("device", ""))
-            return Heard(device=device, peak_db=_peak(client))
+        with Client.connect(path, token, timeout=ANSWER_S * pace) as client:
+            device = str(client.call("audio.open", {}, patience).get("device", ""))
+            return Heard(device=device, peak_db=_peak(client, LISTEN_S * pace))
     except TimeoutError:
-        return Heard(problem=f"The microphone has not opened within {OPEN_S:g} s.")
+        return Heard(problem=f"The microphone has not opened within {patience:g} s.")
     except RpcError as error:
         return Heard(problem=error.message)
     except (RunnerUnavailable, StreamClosed) as error:
         return Heard(problem=str(error))
 
 
-def _peak(client: Client) -> float | None:
+def _peak(client: Client, seconds: float) -> float | None:
     loudest: float | None = None
-    deadline = time.monotonic() + LISTEN_S
+    deadline = time.monotonic() + seconds
     with client.subscribe("audio.level") as levels, suppress(TimeoutError):
         while time.monotonic() < deadline:
             peak = float(levels.get(_left(deadline))["peak_db"])

@@ -57,7 +57,8 @@ def examine(
     findings = run_all(look, checks, seconds)
     findings.sort(key=lambda finding: (_GRAVITY[finding.status], _family(finding.check)))
     # What is still held up is not waited for again.
-    contact = _in_time(look.contact, Contact(state="wedged"))
+    patience = _REPORT_S * outside.pace
+    contact = _in_time(look.contact, Contact(state="wedged"), patience)
     status = contact.status
     health = max((_EXITS[finding.status] for finding in findings), default=Health.FINE)
     return Report(
@@ -67,8 +68,8 @@ def examine(
         state=contact.state,
         socket=look.socket,
         runner=Identity(protocol=status.get("protocol"), abi=status.get("abi"), version=status.get("version")),
-        plugins=_in_time(lambda: _plugins.reports(look), []),
-        drift=_in_time(lambda: _records.drift_of(look), []),
+        plugins=_in_time(lambda: _plugins.reports(look), [], patience),
+        drift=_in_time(lambda: _records.drift_of(look), [], patience),
         findings=findings,
     )
 
@@ -78,7 +79,7 @@ def _family(check: str) -> int:
     return FAMILIES.index(name) if name in FAMILIES else len(FAMILIES)
 
 
-def _in_time(find: Callable[[], Any], otherwise: Any, seconds: float = _REPORT_S) -> Any:
+def _in_time(find: Callable[[], Any], otherwise: Any, seconds: float) -> Any:
     found: list[Any] = []
 
     def put() -> None:

@@ -47,6 +47,7 @@ class FakeOutside:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ: Mapping[str, str] = environ
+        self.pace = 1.0
         self.interpreter = f"{environ['HOME']}/.local/bin/python3"
         self.uid = UID
         self.user = "ada"

@@ -190,7 +190,7 @@ class Look:
         except OSError as error:
             raise OperateError(f"systemctl cannot be run: {error.strerror}.") from None
         if ran.code is None:
-            return Answer(1, "", f"it did not answer within {PATIENCE_S:g} s")
+            return Answer(1, "", f"it did not answer within {PATIENCE_S * self.outside.pace:g} s")
         return Answer(ran.code, ran.out, ran.err.strip())
 
     def _show_environ(self) -> Mapping[str, str] | None:
@@ -218,7 +218,8 @@ class Look:
             return None, "pw-dump, which lists PipeWire's devices, is not installed.", ""
         ran = self.outside.run(["pw-dump"], timeout=_PIPEWIRE_S)
         if ran.code is None:
-            return None, f"PipeWire has not listed its devices within {_PIPEWIRE_S:g} s; it hangs.", ""
+            waited = _PIPEWIRE_S * self.outside.pace
+            return None, f"PipeWire has not listed its devices within {waited:g} s; it hangs.", ""
         if ran.code:
             return None, f"PipeWire cannot be asked for its devices: {ran.said}.", ""
         try:

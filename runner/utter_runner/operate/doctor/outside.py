@@ -91,6 +91,10 @@ class Outside(Protocol):
         """The environment of the command."""
 
     @property
+    def pace(self) -> float:
+        """How many times as long as usual everything may take that is waited for."""
+
+    @property
     def interpreter(self) -> str:
         """The path of this Python, beside which this installation has its programs."""
 
@@ -165,10 +169,12 @@ class Machine:
 
     Args:
         environ: the environment of the command.
+        pace: see `Outside.pace`.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], pace: float = 1.0) -> None:
         self.environ = environ
+        self.pace = pace
         self.interpreter = sys.executable
         self.uid = os.getuid()
 
@@ -225,7 +231,7 @@ class Machine:
         """See `Outside.run`. What the program has started goes with it when its time is over."""
         with self._started(argv) as process:
             try:
-                out, err = process.communicate(timeout=timeout)
+                out, err = process.communicate(timeout=timeout * self.pace)
             except subprocess.TimeoutExpired:
                 _kill_group(process)
                 return Ran(None)
@@ -233,7 +239,7 @@ class Machine:
 
     def sample(self, argv: Sequence[str], size: int, *, timeout: float = PATIENCE_S) -> tuple[bytes, str]:
         """See `Outside.sample`."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * self.pace
         heard = b""
         with self._started(argv) as process:
             try:
@@ -321,11 +327,11 @@ class Machine:
 
     def reach(self, path: str, token: str | None) -> Contact:
         """See `Outside.reach`."""
-        return reach(path, token)
+        return reach(path, token, self.pace)
 
     def hear(self, path: str, token: str | None) -> Heard:
         """See `Outside.hear`."""
-        return hear(path, token)
+        return hear(path, token, self.pace)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     Check = Callable[[Look], Iterable[Finding]]
 
 DEADLINE_S: Final = 10.0
-"""Seconds that all checks have together."""
+"""Seconds that all checks have together, if nothing else is said."""
+LONGEST_S: Final = 600.0
+"""The most that can be said."""
+_MORE: Final = 6.0
 THREADS: Final = "doctor "
 """What the names of the doctor's threads begin with."""
 
@@ -112,8 +115,8 @@ def _late(name: str, seconds: float) -> Finding:
     return msgspec.structs.replace(
         broken(
             f"The check {name} has not ended within {seconds:g} s.",
-            "What it looks at hangs, such as a file system, a bus or a program.",
-            "utter doctor",
+            "What it looks at hangs, such as a file system, a bus or a program, or this machine is slow.",
+            f"utter doctor --timeout {min(_MORE * seconds, LONGEST_S):g}",
         ),
         check=name,
     )

@@ -55,6 +55,7 @@ health_timeout_ms = 30000
 [voice]
 open_ms = 8000
 stall_ms = 5000
+zeros_ms = 30000
 vad = "off"
 pause_media = false
 [hotkeys]

@@ -24,6 +24,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ({"max_ms": 60_001}, "between 1000 and 60000"),
         ({"silence_ms": 299}, "silence_ms is 299; it must be between 300 and 10000"),
         ({"no_speech_ms": 60_001}, "no_speech_ms is 60001; it must be between 1000 and 60000"),
+        ({"stall_ms": 99}, "between 100 and 60000"),
         ({"stt_timeout_ms": 0}, "between 1 and 60000"),
         ({"cue_margin_ms": 501}, "between 0 and 500"),
         ({"tap": "twice"}, 'tap is "twice"; it must be "ignore" or "toggle"'),

@@ -329,6 +329,7 @@ def _settings(voice: VoiceConfig, timeout: float) -> VoiceSettings:
         max_ms=voice.max_ms,
         silence_ms=voice.silence_ms,
         no_speech_ms=voice.no_speech_ms,
+        stall_ms=voice.stall_ms,
         stt_timeout_ms=round(timeout * 1000),
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from utter_runner.voice.recording import Session
     from utter_runner.voice.settings import VoiceSettings
 
-_STALL_S = 2.0
+_LEAST_STALL_S = 2.0
 MAX_REACH_S = 2.0
 """How far a session that is told its first frame reaches back before its key."""
 _GRACE_S = 0.001
@@ -131,7 +131,7 @@ class Recorder:
         if session.state in OPEN_ENDED:
             if now >= self._patience(session):
                 return False
-        elif session.waiting.cancelled_caught and now >= session.due + _STALL_S:
+        elif session.waiting.cancelled_caught and now >= session.due + self._stall_s:
             raise AudioUnavailable("The microphone delivered nothing more after the key was released: speak again.")
         session.pull(self._feed)
         if now >= session.due + _GRACE_S and session.end is not None:
@@ -172,7 +172,11 @@ class Recorder:
         if session.state in OPEN_ENDED:
             return session.opened_at + self._settings.max_ms / 1000
         over = session.due + _GRACE_S
-        return over if trio.current_time() < over else session.due + _STALL_S
+        return over if trio.current_time() < over else session.due + self._stall_s
+
+    @property
+    def _stall_s(self) -> float:
+        return max(_LEAST_STALL_S, self._settings.stall_ms / 1000)
 
     def _end_after_post_roll(self, session: Session) -> None:
         """The post-roll begins now, or has to begin when the microphone is open."""

@@ -15,6 +15,7 @@ _BOUNDS = {
     "max_ms": (1_000, 60_000),
     "silence_ms": (300, 10_000),
     "no_speech_ms": (1_000, 60_000),
+    "stall_ms": (100, 60_000),
     "cue_margin_ms": (0, 500),
     "stt_timeout_ms": (1, 60_000),
 }
@@ -32,6 +33,7 @@ class VoiceSettings:
         max_ms: after this long a session ends as if the key had been released.
         silence_ms: without a held key, so much silence after speech ends a session.
         no_speech_ms: without a held key, a session in which nobody speaks ends after so long.
+        stall_ms: a microphone that delivers nothing for so long is given up. Behind the key 2 s are given at least.
         cue_margin_ms: how long after its end a cue may still arrive from the microphone.
         stt_timeout_ms: how long the recogniser may take once it has all audio.
 
@@ -46,6 +48,7 @@ class VoiceSettings:
     max_ms: int = 60_000
     silence_ms: int = 1_200
     no_speech_ms: int = 6_000
+    stall_ms: int = 500
     cue_margin_ms: int = 60
     stt_timeout_ms: int = 30_000
 

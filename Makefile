@@ -74,10 +74,10 @@ $(STAMPS)/system-tests $(STAMPS)/system-vm: $(STAMPS)/system-%: scripts/system-p
 	scripts/system-packages --$*
 	@touch $@
 
-# Two guests side by side; the tests of one file share a guest.
+# Two guests side by side, each for a group of files; the tests of one file share a guest.
 test-vm: setup $(STAMPS)/system-vm
 	PYTHONPATH=tests $(BIN)/python -m vm.bed build
-	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py

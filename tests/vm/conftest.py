@@ -14,19 +14,17 @@ from vm.service import Service
 
 _HERE = Path(__file__).parent
 _SECONDS = 900
-# Two workers take a file each, and then the third and the fourth: the longest with the shortest.
-_ORDER = ["test_doctor", "test_service", "test_sandbox", "test_spoken"]
+# Two workers take a group each: the doctor's tests take as long as all others.
+_ALONE = "test_doctor"
 _LINES = "300"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ours = [place for place, item in enumerate(items) if _HERE in item.path.parents]
-    places = {name: place for place, name in enumerate(_ORDER)}
-    in_order = sorted((items[place] for place in ours), key=lambda item: places.get(item.path.stem, len(places)))
-    for place, item in zip(ours, in_order, strict=True):
-        item.add_marker(pytest.mark.vm)
-        item.add_marker(pytest.mark.timeout(_SECONDS))
-        items[place] = item
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.vm)
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+            item.add_marker(pytest.mark.xdist_group(_ALONE if item.path.stem == _ALONE else "others"))
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ $(STAMPS)/system-tests $(STAMPS)/system-vm: $(STAMPS)/system-%: scripts/system-p
 	scripts/system-packages --$*
 	@touch $@
 
-# Two guests side by side, each for a group of files; the tests of one file share a guest.
+# Two groups of files side by side; the tests of one file share a guest.
 test-vm: setup $(STAMPS)/system-vm
 	PYTHONPATH=tests $(BIN)/python -m vm.bed build
 	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadgroup $(PYTEST_ARGS)

@@ -22,12 +22,12 @@ from utter_protocol.errors import RpcError
 from utter_runner.cli import main
 from utter_runner.cli.interrupts import Interrupts
 from utter_runner.cli.meter import figures, meter
-from utter_runner.cli.microphone import Microphone
+from utter_runner.cli.microphone import Microphone, Piece
 from utter_runner.voice.capture.resample import wav_to_pcm
 from utter_sdk.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from support.fake_runner import Connection, FakeRunner
 
@@ -46,7 +46,7 @@ LEVELS = [
     {"rms_db": -31.4, "peak_db": -18.9, "clipped": False},
     {"rms_db": -3.0, "peak_db": 0.0, "clipped": True},
 ]
-REFUSED = RpcError(-32000, "No audio came from the default source within 2 s.")
+REFUSED = RpcError(-32000, "No audio came from the default source within 2 s. One that needs longer gets it by …")
 
 
 def lines(text: str) -> list[str]:
@@ -124,6 +124,7 @@ def test_no_level_is_explained(runner: FakeRunner, capsys: pytest.CaptureFixture
     # It is said for each second without one; how many of these pass to the end is the clock's affair.
     assert main(["audio", "level", "--seconds", "3"]) == 0
     told = capsys.readouterr()
+    assert len(lines(told.err)) <= 3
     assert (told.out, {*lines(told.err)}) == ("", {"utter: No audio comes: The device is \\x1b gone."})
 
 
@@ -423,6 +424,37 @@ def test_a_listener_that_is_slow_has_missed_nothing(runner: FakeRunner, monkeypa
         for _ in microphone.listen(1, interrupts):
             clock.now += 2.0
     assert (microphone.heard, microphone.late_s) == (16_000, 0.0)
+
+
+def test_what_was_due_and_did_not_come_is_late(runner: FakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("utter_runner.cli.microphone.time", clock)
+    with (
+        FakeMicrophone(runner, SAID),
+        Client.connect(str(runner.path)) as client,
+        Interrupts() as interrupts,
+        Microphone(client, print) as microphone,
+    ):
+        for _ in microphone.listen(10, interrupts):
+            clock.now = 1000.0
+    # A thread goes on writing while it ends; a thousand seconds of audio it has not written.
+    assert 900.0 < microphone.late_s < 1000.0
+
+
+def test_what_was_overwritten_and_what_was_late_are_lost_both(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gappy(Microphone):
+        def listen(self, seconds: float | None, interrupts: Interrupts) -> Iterator[Piece]:
+            for piece in super().listen(seconds, interrupts):
+                yield piece._replace(lost=self.rate)
+                break
+            self.late_s = 0.5
+
+    monkeypatch.setattr("utter_runner.cli.trial.Microphone", Gappy)
+    with FakeMicrophone(runner, SAID):
+        assert main(["audio", "test", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["lost_s"] == 1.5
 
 
 @pytest.mark.parametrize("seconds", ["0", "61", "x"])

@@ -7,17 +7,22 @@ import os
 import subprocess
 import sys
 from inspect import signature
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.terminal import UTTER, Terminal
+from utter_runner.cli import main
 from utter_runner.cli.doctor import doctor, lines
 from utter_runner.operate.doctor.model import Finding, Identity, Report, broken, ok, warning
 from utter_runner.operate.doctor.registry import DEADLINE_S, LONGEST_S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from utter_runner.operate.doctor.look import Options
+    from utter_runner.operate.doctor.outside import Outside
 
 MEND = "systemctl --user reset-failed utter-runner && systemctl --user start utter-runner"
 
@@ -97,7 +102,7 @@ def test_in_a_pipe_it_is_text_with_problems_first(env: dict[str, str]) -> None:
 
 def test_the_bounds_of_its_time_are_those_of_the_checks(env: dict[str, str]) -> None:
     assert signature(doctor).parameters["timeout"].default == DEADLINE_S
-    for seconds, said in ((LONGEST_S, ""), (LONGEST_S + 1, f"{LONGEST_S:g}"), (0.5, "1")):
+    for seconds, said in ((LONGEST_S, ""), (LONGEST_S + 1, "1<=x<=600"), (0.5, "1<=x<=600")):
         argv = [*UTTER, "doctor", "--no-microphone", "--json", "--timeout", f"{seconds:g}"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == 2
@@ -106,6 +111,22 @@ def test_the_bounds_of_its_time_are_those_of_the_checks(env: dict[str, str]) -> 
             assert said in done.stderr
         else:
             assert json.loads(done.stdout)["state"] == "down"
+
+
+@pytest.mark.parametrize(("seconds", "pace"), [(5.0, 1.0), (10.0, 1.0), (40.0, 4.0)])
+def test_whoever_gives_it_more_time_gives_everything_more(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, pace: float
+) -> None:
+    given: list[tuple[float, float]] = []
+
+    def examine(outside: Outside, _options: Options, *, seconds: float) -> Report:
+        given.append((outside.pace, seconds))
+        return report(ok("Fine."))
+
+    monkeypatch.setattr("utter_runner.operate.doctor.examine.examine", examine)
+    monkeypatch.setattr("utter_runner.cli.doctor.atexit", SimpleNamespace(register=lambda *_: None))
+    assert main(["doctor", "--timeout", f"{seconds:g}"]) == 2
+    assert given == [(pace, seconds)]
 
 
 def test_on_a_narrow_terminal_it_is_wrapped(env: dict[str, str]) -> None:
@@ -147,5 +168,5 @@ def test_the_interpreter_is_not_taken_down_under_a_check_that_waits(tmp_path: Pa
     report, *rest = done.stdout.splitlines()
     (finding,) = json.loads(report)["findings"]
     assert done.returncode == json.loads(report)["exit"]
-    assert (finding["mend"] == "utter doctor --timeout 12") == (how == "held up")
+    assert (finding["mend"] == "utter doctor --timeout 60") == (how == "held up")
     assert (finding["status"] == "ok", rest) == (how == "well", ["the interpreter is taken down"] * (how == "well"))

@@ -141,7 +141,7 @@ def test_the_verdict_on_what_is_said(bed: Any, tmp_path: Path, source: str, capt
         code, out, _ = stage.run_while_playing(SPEECH, "test", "--seconds", "4", "--json")
         found = json.loads(out)
         # A machine that is too busy to deliver what was said is told of as such.
-        assert (code, found["verdict"]) == (1, "gaps") if found["lost_s"] else (0, "fine"), found
+        assert (code, found["verdict"]) == ((1, "gaps") if found["lost_s"] else (0, "fine")), found
         assert (found["capture"], found["detail"][:12]) == (capture, "It hears you")
         for recording, verdict in ((quiet, "quiet"), (clipped, "clips")):
             code, out, _ = stage.run_while_playing(recording, "test", "--seconds", "3", "--json")
@@ -297,7 +297,7 @@ def test_a_file_in_place_of_a_microphone_is_heard_as_one(tmp_path: Path) -> None
     with staged(tmp_path, "wav", "on-demand", f'wav_path = "{said}"') as stage:
         code, out, _ = stage.run("test", "--json")
         found = json.loads(out)
-        assert (code, found["verdict"]) == (1, "gaps") if found["lost_s"] else (0, "fine"), found
+        assert (code, found["verdict"]) == ((1, "gaps") if found["lost_s"] else (0, "fine")), found
         assert (found["device"], found["detail"][:12]) == ("the file said.wav", "It hears you")
         made = tmp_path / "made.wav"
         assert stage.run("record", str(made), "--seconds", "2.5", "--float")[0] == 0

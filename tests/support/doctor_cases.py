@@ -8,6 +8,7 @@ import stat
 from support.doctor import (
     ABSENT,
     CONFIG,
+    TRIAL,
     Bed,
     Spoil,
     attribute,
@@ -60,6 +61,13 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         "config.start",
         "broken",
         "Edit .*runner.toml",
+    ),
+    (
+        "the daemon's check takes too long",
+        both(trial(), programs(**{TRIAL: Ran(None)})),
+        "config.start",
+        "broken",
+        "^utter doctor --timeout 60$",
     ),
     (
         "the daemon's check crashes",
@@ -401,9 +409,15 @@ CASES: list[tuple[str, Spoil, str, str, str]] = [
         both(UNHEARD, programs(wpctl=Ran(3, "", "Translate ID error"))),
         "sound.microphone",
         "broken",
-        "^utter doctor$",
+        "^utter doctor --timeout 60$",
     ),
-    ("wpctl hangs", both(UNHEARD, programs(wpctl=Ran(None))), "sound.microphone", "broken", "^utter doctor$"),
+    (
+        "wpctl hangs",
+        both(UNHEARD, programs(wpctl=Ran(None))),
+        "sound.microphone",
+        "broken",
+        "^utter doctor --timeout 60$",
+    ),
     (
         "the runner hears nothing because PipeWire is down",
         both(attribute("heard", Heard(problem="It is gone.")), programs(pwdump=Ran(1, "", "Host is down"))),

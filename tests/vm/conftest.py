@@ -19,6 +19,8 @@ _ALONE = "test_doctor"
 _LINES = "300"
 
 
+# pytest-xdist reads the groups in this very hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:

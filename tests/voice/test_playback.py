@@ -187,19 +187,21 @@ async def test_a_sound_is_heard_to_its_end_from_the_loudspeaker_and_not_from_the
             nursery.start_soon(listen, "microphone", record)
             for event in listening.values():
                 await event.wait()
+            ends = 0
             for _ in range(3):
+                begun = len(heard["loudspeaker"])
                 playback.play(sound.tobytes(), RATE)
                 await until_quiet(playback)
                 over = len(heard["loudspeaker"])
                 while len(heard["loudspeaker"]) < over + 4 * RATE // 2:
                     await arrivals.receive()
-                recorded = audio.floats(bytes(heard["loudspeaker"]))
-                end_heard = audio.found_share(recorded, sound[-RATE // 10 :], RATE)
-                if end_heard == 1.0:
+                recorded = audio.floats(bytes(heard["loudspeaker"][begun:]))
+                ends += audio.found_share(recorded, sound[-RATE // 10 :], RATE) == 1.0
+                if ends == 2:
                     break
             nursery.cancel_scope.cancel()
     assert audio.found_share(recorded, sound, RATE) >= 0.5
-    # A player that stops early never lets the end be heard; a sound server that is busy may lose it once or twice.
-    assert end_heard == 1.0
+    # A player that stops early does not let the end be heard; a sound server that is busy may lose it once.
+    assert ends == 2
     assert not any(heard["microphone"])
     assert failures == []

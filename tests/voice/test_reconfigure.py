@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from utter_runner.voice.build import Voice, VoiceError
 from utter_runner.voice.capture.fake import FakeSource
 from utter_runner.voice.hotkeys.fake import FakeBackend, FakeKeyboard
 from utter_runner.voice.recogniser import PluginRecogniser
+from utter_runner.voice.settings import VoiceSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -96,6 +98,25 @@ async def running(patch: pytest.MonkeyPatch, config: Config = QUIET) -> AsyncIte
         yield house
         nursery.cancel_scope.cancel()
     house.voice.close()
+
+
+def test_every_number_of_a_session_comes_from_the_configuration() -> None:
+    voice = VoiceConfig(
+        pre_roll_ms=1,
+        post_roll_ms=2,
+        tap_ms=3,
+        tap="toggle",
+        max_ms=4_000,
+        silence_ms=500,
+        no_speech_ms=6_001,
+        stall_ms=7_000,
+    )
+    settings = asdict(build._settings(voice, 8.0))
+    given = {name: getattr(voice, name) for name in settings if name in VoiceConfig.__struct_fields__}
+    assert given == {name: settings[name] for name in given}
+    usual = asdict(VoiceSettings())
+    assert [name for name in given if given[name] == usual[name]] == []
+    assert settings["stt_timeout_ms"] == 8_000
 
 
 async def test_another_key_holds_at_once_and_a_held_one_goes_up(monkeypatch: pytest.MonkeyPatch) -> None:

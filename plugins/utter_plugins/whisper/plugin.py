@@ -93,6 +93,11 @@ class Whisper:
         self._scribe = scribe = Scribe(recogniser, self._tell, log=self._plugin.log, partials=wanted.partials)
         if wanted.partials:
             threading.Thread(target=scribe.run, name="utter-partials", daemon=True).start()
+        # What came while the model was being loaded does not come again.
+        for name, session in self._sessions.all():
+            scribe.fed(name, session)
+            if name not in self._sessions:
+                scribe.drop(name)
         self._plugin.health("ok")
 
     def start(self, params: SttStartParams) -> SttStartResult:

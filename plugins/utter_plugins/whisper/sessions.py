@@ -83,6 +83,13 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._open
+
+    def all(self) -> list[tuple[str, Session]]:
+        """Those that are open now, with their ids."""
+        return list(self._open.items())
+
     def start(self, params: SttStartParams, hints: Hints) -> Session:
         """Open a session.
 

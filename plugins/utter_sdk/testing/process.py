@@ -187,7 +187,8 @@ class PluginProcess(RunnerEnd):
     def close(self, timeout: float | None = None) -> int:
         """Send EOF, wait, then terminate, then kill; return the exit code (minus a signal's number).
 
-        A plugin that was started by somebody else is terminated at once.
+        After SIGTERM it has 10 s, for tests run on busy machines; the runner gives it 2 s. A plugin that was started by
+        somebody else is terminated at once.
 
         Args:
             timeout: seconds to wait after EOF.

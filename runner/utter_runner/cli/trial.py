@@ -58,6 +58,6 @@ def _listen(client: Client, seconds: float, interrupts: Interrupts) -> tuple[Ver
         for piece in microphone.listen(seconds, interrupts):
             frames += piece.frames
             lost += piece.lost
-    lost_s = max(lost / microphone.rate, microphone.late_s)
+    lost_s = lost / microphone.rate + microphone.late_s
     figures = measure(bytes(frames), microphone.rate)
     return judge(figures, lost_s=lost_s, fault=microphone.fault), figures, lost_s

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from utter_runner.operate.doctor.fake import FakeOutside
+from utter_runner.operate.doctor.look import Look, Options
 from utter_runner.operate.doctor.model import ok
 from utter_runner.operate.doctor.registry import CHECKS, Once, check, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from utter_runner.operate.doctor.look import Look
     from utter_runner.operate.doctor.model import Finding
 
-LOOK = cast("Look", None)
+LOOK = Look(FakeOutside({"HOME": "/home/ada"}), Options(config="/etc/my runner.toml", socket="/s"))
 
 
 def fine(_look: Look) -> Iterator[Finding]:
@@ -50,7 +51,16 @@ def test_a_check_that_hangs_is_a_finding_and_is_not_waited_for() -> None:
     assert time.monotonic() - began < 30
     assert [(one.check, one.status) for one in found] == [("a.hangs", "broken"), ("a.fine", "ok")]
     # On a machine that is only slow the same command would end in the same way.
-    assert found[0].mend == "utter doctor --timeout 1.8"
+    assert found[0].mend == "utter doctor --timeout 60 --config '/etc/my runner.toml' --socket /s"
+
+
+@pytest.mark.parametrize(
+    ("pace", "mend"), [(1.0, "utter doctor --timeout 60"), (20.0, "utter doctor --timeout 600"), (60.0, "Log in again")]
+)
+def test_more_time_is_more_than_there_was(pace: float, mend: str) -> None:
+    outside = FakeOutside({"HOME": "/home/ada"})
+    outside.pace = pace
+    assert Look(outside, Options()).more_time().startswith(mend)
 
 
 def test_checks_run_at_the_same_time() -> None:

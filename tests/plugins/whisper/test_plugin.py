@@ -238,6 +238,44 @@ def test_what_was_said_so_far_is_told_at_a_pause_and_changes_nothing(process: Pl
     assert process.call("stt.finish", {"session": "p"}) == answer
 
 
+# The model is loaded once the last piece of a sentence has come.
+LATE = """
+import sys
+import threading
+from functools import wraps
+from utter_plugins.whisper.plugin import Whisper, build
+
+complete = threading.Event()
+load, feed = Whisper._load, Whisper.feed
+
+def load_late(whisper, wanted):
+    complete.wait()
+    return load(whisper, wanted)
+
+@wraps(feed)
+def feed_and_tell(whisper, params):
+    feed(whisper, params)
+    if params.seq == int(sys.argv[1]):
+        complete.set()
+
+Whisper._load, Whisper.feed = load_late, feed_and_tell
+build().run()
+"""
+
+
+@pytest.mark.model
+def test_what_was_said_while_the_model_was_being_loaded_is_told_before_the_key_goes_up() -> None:
+    samples = recording("recorded_cancel_all_timers")
+    last = (len(samples) - 1) // PIECE
+    with PluginProcess([sys.executable, "-P", "-c", LATE, str(last)], timeout=LOAD_S) as process:
+        process.call("stt.start", {"session": "early", "hints": PHRASES})
+        feed(process, "early", samples)
+        told = process.notification("stt.partial", timeout=LOAD_S)
+        assert told["session"] == "early"
+        assert "cancel all" in told["text"].lower()
+        assert process.call("stt.finish", {"session": "early"})["text"] == told["text"]
+
+
 @pytest.mark.parametrize("transport", ["stdio", "connect", "listen"])
 def test_it_speaks_over_whatever_the_runner_has_started_it_with(transport: Transport) -> None:
     with PluginProcess(ARGV, settings={"model": "/nonexistent"}, timeout=LOAD_S, transport=transport) as process:

@@ -200,7 +200,7 @@ async def test_a_backend_that_makes_no_session_is_asked_again_later(
         async with watching(bus) as watch:
             assert "the portal made no session within 0.5 s" in (await watch.becomes("failed"))["detail"]
             await watch.becomes("bound")
-            assert len(portal.sessions) == 2
+            assert len(portal.sessions) >= 2
 
 
 async def test_a_portal_that_restarts_while_a_key_is_held(bus: PrivateBus) -> None:

@@ -24,7 +24,7 @@ from utter_runner.operate.doctor import sound as _sound  # noqa: F401 - register
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.look import Look, Options
 from utter_runner.operate.doctor.model import Health, Identity, Report
-from utter_runner.operate.doctor.registry import CHECKS, DEADLINE_S, THREADS, run_all
+from utter_runner.operate.doctor.registry import CHECKS, DEADLINE_S, THREADS, run_all, still_looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def examine(
     findings = run_all(look, checks, seconds)
     findings.sort(key=lambda finding: (_GRAVITY[finding.status], _family(finding.check)))
     # What is still held up is not waited for again.
-    patience = _REPORT_S * outside.pace
+    patience = _REPORT_S if still_looking() else _REPORT_S * outside.pace
     contact = _in_time(look.contact, Contact(state="wedged"), patience)
     status = contact.status
     health = max((_EXITS[finding.status] for finding in findings), default=Health.FINE)

@@ -25,11 +25,8 @@ _CONFIGURED = "[hotkeys] "
 _BIND = "utter hotkeys bind"
 _NAMES = {"evdev": "the keyboard (evdev)", "portal": "the desktop's portal", "ptt": "`utter ptt`"}
 _WHY = "The key is not heard, and nobody listens when you hold it."
+_REPLY_MS = 3_000
 _PORTAL = [
-    "dbus-send",
-    "--session",
-    "--print-reply",
-    "--reply-timeout=3000",
     "--dest=org.freedesktop.portal.Desktop",
     "/org/freedesktop/portal/desktop",
     "org.freedesktop.DBus.Properties.Get",
@@ -230,7 +227,8 @@ def portal(look: Look) -> Iterator[Finding]:
 def portal_version(look: Look) -> int:
     """The version of the portal's interface on the session bus; 0 for none."""
     try:
-        ran = look.outside.run(_PORTAL)
+        patience = f"--reply-timeout={round(_REPLY_MS * look.outside.pace)}"
+        ran = look.outside.run(["dbus-send", "--session", "--print-reply", patience, *_PORTAL])
     except OSError:
         return 0
     # variant       uint32 1

@@ -5,6 +5,7 @@ Rules here: making a `Look` waits for nothing; what takes time is a `Once`, whic
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from utter_runner.machine.pipewire import NodesUnknown, parse_nodes
 from utter_runner.operate import lockfile
 from utter_runner.operate.doctor.contact import Contact
 from utter_runner.operate.doctor.outside import PATIENCE_S, Process, Ran
-from utter_runner.operate.doctor.registry import Once
+from utter_runner.operate.doctor.registry import DEADLINE_S, LONGEST_S, Once
 from utter_runner.operate.drift import compare, unreadable
 from utter_runner.operate.errors import OperateError
 from utter_runner.operate.found import survey
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from utter_runner.operate.lockfile import Entry
 
 DEFAULT_SOURCE = "@DEFAULT_AUDIO_SOURCE@"
+# As slow as an emulated machine, and some.
+_MORE = 6.0
 _TRIAL_S = 8.0
 # A busy machine takes seconds to ask PipeWire, and a finding that it hangs has to be true.
 _PIPEWIRE_S = 8.0
@@ -142,6 +145,15 @@ class Look:
         """An edit of the configuration."""
         return f"Edit {self.config_path}: {what}"
 
+    def more_time(self) -> str:
+        """The command that looks again, and gives everything more time; at the most that there is, what else helps."""
+        seconds = min(_MORE * DEADLINE_S * self.outside.pace, LONGEST_S)
+        if seconds <= DEADLINE_S * self.outside.pace:
+            return "Log in again, or restart the machine: what is looked at hangs"
+        said = [("--config", self.options.config), ("--socket", self.options.socket)]
+        given = [word for name, value in said if value is not None for word in (name, value)]
+        return shlex.join(["utter", "doctor", "--timeout", f"{seconds:g}", *given])
+
     def _configured_elsewhere(self) -> str:
         """The configuration that the one runner of this session was told to read, if it says it in full."""
         with suppress(OSError):
@@ -164,7 +176,11 @@ class Look:
         if self.config_problems:
             return []
         argv = [self.outside.interpreter, "-m", "utter_runner", "--config", self.config_path, "--check"]
-        said = [line for line in self.outside.run(argv, timeout=_TRIAL_S).err.splitlines() if line.strip()]
+        ran = self.outside.run(argv, timeout=_TRIAL_S)
+        if ran.code is None:
+            waited = _TRIAL_S * self.outside.pace
+            return [f"utter-runner --check has not ended within {waited:g} s. Run: {self.more_time()}"]
+        said = [line for line in ran.err.splitlines() if line.strip()]
         if any(line.startswith("Traceback") for line in said):
             return [f"utter-runner --check itself has failed: {said[-1]}"]
         return said

@@ -26,7 +26,6 @@ DEADLINE_S: Final = 10.0
 """Seconds that all checks have together, if nothing else is said."""
 LONGEST_S: Final = 600.0
 """The most that can be said."""
-_MORE: Final = 6.0
 THREADS: Final = "doctor "
 """What the names of the doctor's threads begin with."""
 
@@ -87,7 +86,7 @@ def run_all(look: Look, checks: Mapping[str, Check], seconds: float = DEADLINE_S
         except queue.Empty:
             break
         found[name] = findings
-    return [finding for name in checks for finding in found.get(name, [_late(name, seconds)])]
+    return [finding for name in checks for finding in found.get(name, [_late(name, seconds, look)])]
 
 
 def _run(name: str, function: Check, look: Look, done: queue.SimpleQueue[tuple[str, list[Finding]]]) -> None:
@@ -111,12 +110,12 @@ def _failed(name: str, error: Exception) -> Finding:
     )
 
 
-def _late(name: str, seconds: float) -> Finding:
+def _late(name: str, seconds: float, look: Look) -> Finding:
     return msgspec.structs.replace(
         broken(
             f"The check {name} has not ended within {seconds:g} s.",
             "What it looks at hangs, such as a file system, a bus or a program, or this machine is slow.",
-            f"utter doctor --timeout {min(_MORE * seconds, LONGEST_S):g}",
+            look.more_time(),
         ),
         check=name,
     )

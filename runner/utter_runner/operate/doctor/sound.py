@@ -185,7 +185,7 @@ def _zeros(look: Look, device: str) -> Finding:
     what = f"The microphone ({name}) is open and gives nothing but silence."
     volume = look.volume()
     if volume is None:
-        return broken(what, f"{_DEAF} Whether it is muted cannot be told: wpctl does not tell.", "utter doctor")
+        return broken(what, f"{_DEAF} Whether it is muted cannot be told: wpctl does not tell.", look.more_time())
     muted = "It is not muted here: perhaps" if volume else "It may be muted,"
     return broken(what, f"{_DEAF} {muted} by a switch on it, or it is another one that you speak into.", _DEVICES)
 

@@ -31,6 +31,7 @@ RATE = 16_000
 MOST_PATIENCE = 10.0
 """What is to be open all the time, and is opened again after it delivered nothing in time, gets twice that time, and so
 on, up to so many seconds: a headset that needs 3 s to come up would never do it in 2."""
+_LONGER = "One that needs longer gets it by `[voice] open_ms`."
 STALL_TICKS = 5
 """A stream that delivers nothing for this many ticks, which together are `stall_seconds`, has stalled. Ticks are
 counted, not seconds, so that a loop that was busy for a moment does not take its own absence for the microphone's."""
@@ -196,7 +197,7 @@ class Capture:
                 await self._changed.wait()
         if not self._delivering:
             late = f"No audio came from {self._source.description} within {self._open_seconds:g} s."
-            raise AudioUnavailable(self._fault or f"{late} One that needs longer gets it by `[voice] open_ms`.")
+            raise AudioUnavailable(self._fault or f"{late} {_LONGER}")
 
     def release(self) -> None:
         """Gives one `acquire` back."""
@@ -300,7 +301,8 @@ class Capture:
             await self._wait_beyond(start, lambda: None)
         if first.cancelled_caught:
             self._patience = min(2 * patience, MOST_PATIENCE)
-            opening.finish(SourceError(f"No audio came from {name} within {patience:g} s after it was opened."))
+            late = f"No audio came from {name} within {patience:g} s after it was opened."
+            opening.finish(SourceError(f"{late} {_LONGER}"))
             return
         self._patience = 0.0
         self._open_and_well()

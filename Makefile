@@ -77,7 +77,7 @@ $(STAMPS)/system-tests $(STAMPS)/system-vm: $(STAMPS)/system-%: scripts/system-p
 # Two groups of files side by side; the tests of one file share a guest.
 test-vm: setup $(STAMPS)/system-vm
 	PYTHONPATH=tests $(BIN)/python -m vm.bed build
-	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m vm tests/vm -n 2 --dist loadscope $(PYTEST_ARGS)
 
 bench: setup
 	$(BIN)/python tests/bench/relay.py

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from vm.bed.cache import LOGS, BedError
 from vm.bed.guest import Guest, started
@@ -19,14 +21,22 @@ _ALONE = "test_doctor"
 _LINES = "300"
 
 
-# pytest-xdist reads the groups in this very hook.
-@pytest.hookimpl(tryfirst=True)
+class TwoGroups(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Sends the tests of a group to the same worker, one file after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _ALONE if _ALONE in nodeid else "others"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoGroups:
+    return TwoGroups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.vm)
             item.add_marker(pytest.mark.timeout(_SECONDS))
-            item.add_marker(pytest.mark.xdist_group(_ALONE if item.path.stem == _ALONE else "others"))
 
 
 @pytest.fixture(scope="module")

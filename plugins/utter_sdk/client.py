@@ -86,6 +86,7 @@ class Client:
         self._socket = PassingSocket(connection)
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self._heeded: int | None = None
         self._decoder = FrameDecoder()
         self._closed = ""
         self._next_id = 0
@@ -163,6 +164,17 @@ class Client:
         What is no JSON object is ignored, as a notification that nobody listens to is.
         """
         self._listeners[method] = listener
+
+    def heed(self, fd: int) -> None:
+        """Have every wait end for a moment, and look again, when a descriptor is readable; it is read empty then.
+
+        With the one that `signal.set_wakeup_fd` writes to, a signal that comes just before a wait takes effect at once
+        and not after the wait.
+
+        Args:
+            fd: does not block; it stays the caller's, and open for as long as this client waits.
+        """
+        self._heeded = fd
 
     def withdrawn(self) -> bool:
         """Inside an `on_request` handler: whether the runner has cancelled the request, so that its answer is moot.
@@ -301,9 +313,25 @@ class Client:
             left = None
             if timeout is not None:
                 left = timeout + (self._served - served) - (time.monotonic() - started)
-            if (left is not None and left <= 0) or not self._poll.poll(None if left is None else left * 1000):
+            if (left is not None and left <= 0) or not self._take_in(left):
                 raise TimeoutError(f"{what} within {timeout:g} s")
+
+    def _take_in(self, seconds: float | None) -> bool:
+        """Wait for something to receive or to heed, no longer than so many seconds, and take it; whether it came."""
+        wait_ms = None if seconds is None else seconds * 1000
+        if self._heeded is not None:
+            self._poll.register(self._heeded, select.POLLIN)
+        try:
+            ready = {fd for fd, _ in self._poll.poll(wait_ms)}
+        finally:
+            if self._heeded is not None:
+                self._poll.unregister(self._heeded)
+        if self._heeded in ready:
+            with suppress(BlockingIOError):
+                os.read(self._heeded, _READ_SIZE)
+        if ready - {self._heeded}:
             self._receive()
+        return bool(ready)
 
     def _receive(self) -> None:
         try:

@@ -6,20 +6,25 @@ Such a signal does not end the call with EINTR. Here it is taken by another thre
 from __future__ import annotations
 
 import os
+import queue
 import select
 import signal
 import socket
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from utter_runner.cli import main
 from utter_runner.cli.ask import agreed, ask
 from utter_runner.cli.interrupts import Interrupts, signals_wake
+from utter_sdk.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.fake_runner import Connection, FakeRunner
 
 QUESTION = {"text": "Do it.", "timeout_ms": 3_600_000}
 
@@ -66,6 +71,9 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         def register(self, fd: int, events: int) -> None:
             self._poll.register(fd, events)
 
+        def unregister(self, fd: int) -> None:
+            self._poll.unregister(fd)
+
         def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
             waits.set()
             return self._poll.poll(timeout)
@@ -91,6 +99,35 @@ def test_ctrl_c_ends_a_question_of_our_own(monkeypatch: pytest.MonkeyPatch) -> N
     waits = asking(monkeypatch)
     with terminal(monkeypatch), signal_without_eintr(signal.SIGINT, waits), pytest.raises(KeyboardInterrupt):
         agreed("Fetch them?")
+
+
+def test_ctrl_c_ends_the_wait_for_an_answer(runner: FakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def command(connection: Connection, _params: dict[str, Any]) -> dict[str, Any]:
+        given_up.put(connection._read()["method"])
+        return {"results": []}
+
+    runner.answers["runner.command"] = command
+    waits = asking(monkeypatch)
+    with signal_without_eintr(signal.SIGINT, waits):
+        assert main(["say", "x"]) == 130
+    assert given_up.get(timeout=60) == "$/cancel"
+
+
+def test_what_is_heeded_is_read_empty_and_the_wait_goes_on(runner: FakeRunner) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    try:
+        with Client.connect(str(runner.path)) as client:
+            client.heed(reading)
+            os.write(writing, bytes(100))
+            assert client.call("runner.status", {}, 60)
+            with pytest.raises(BlockingIOError):
+                os.read(reading, 1)
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

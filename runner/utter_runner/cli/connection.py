@@ -9,6 +9,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from utter_runner.cli.interrupts import command_wake
 from utter_sdk.client import Client
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Target(NamedTuple):
             RpcError: the token was refused.
         """
         token = own_token(os.environ) if self.token_file is None else read_token(self.token_file)
-        return Client.connect(self.socket, token)
+        client = Client.connect(self.socket, token)
+        if (wake := command_wake()) is not None:
+            client.heed(wake)
+        return client
 
 
 def own_token(environ: Mapping[str, str]) -> str | None:

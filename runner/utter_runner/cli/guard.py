@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from utter_protocol.errors import RpcError
 from utter_runner.cli.connection import UsageError
 from utter_runner.cli.exits import Exit, of_error
+from utter_runner.cli.interrupts import heeding_signals
 from utter_runner.cli.text import document, harmless
 from utter_runner.operate.errors import OperateError, Untrusted
 from utter_sdk.client import RunnerUnavailable
@@ -30,7 +31,8 @@ def guard(body: Callable[[], Exit], *, as_json: bool) -> int:
         # Terminals that know ASCII only still get every word, escaped, instead of a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # what is no TextIOWrapper has none
     try:
-        code = _run(body, as_json=as_json)
+        with heeding_signals():
+            code = _run(body, as_json=as_json)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, and a terminal that was closed."""
 _MANY = 4096
+_wakes: list[int] = []
 
 
 @contextmanager
@@ -43,6 +45,28 @@ def _wakening() -> Iterator[tuple[int, int]]:
         signal.set_wakeup_fd(before)
         os.close(reading)
         os.close(writing)
+
+
+@contextmanager
+def heeding_signals() -> Iterator[None]:
+    """While it lasts, the clients of the command heed signals, as `Client.heed` says.
+
+    It does nothing on another thread than the main one, to which no signal comes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with signals_wake() as wake:
+        _wakes.append(wake)
+        try:
+            yield
+        finally:
+            _wakes.pop()
+
+
+def command_wake() -> int | None:
+    """The descriptor that signals make readable while the command runs, if there is one."""
+    return _wakes[-1] if _wakes else None
 
 
 class Interrupts:

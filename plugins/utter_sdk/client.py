@@ -175,6 +175,7 @@ class Client:
             fd: does not block; it stays the caller's, and open for as long as this client waits.
         """
         self._heeded = fd
+        self._poll.register(fd, select.POLLIN)
 
     def withdrawn(self) -> bool:
         """Inside an `on_request` handler: whether the runner has cancelled the request, so that its answer is moot.
@@ -185,8 +186,7 @@ class Client:
         Raises:
             RunnerUnavailable: the runner went away.
         """
-        while self._poll.poll(0):
-            self._receive()
+        while self._take_in(0):
             self._take_frames()
         if self._closed:
             raise RunnerUnavailable(self.path, self._closed)
@@ -318,14 +318,7 @@ class Client:
 
     def _take_in(self, seconds: float | None) -> bool:
         """Wait for something to receive or to heed, no longer than so many seconds, and take it; whether it came."""
-        wait_ms = None if seconds is None else seconds * 1000
-        if self._heeded is not None:
-            self._poll.register(self._heeded, select.POLLIN)
-        try:
-            ready = {fd for fd, _ in self._poll.poll(wait_ms)}
-        finally:
-            if self._heeded is not None:
-                self._poll.unregister(self._heeded)
+        ready = {fd for fd, _ in self._poll.poll(None if seconds is None else seconds * 1000)}
         if self._heeded in ready:
             with suppress(BlockingIOError):
                 os.read(self._heeded, _READ_SIZE)
